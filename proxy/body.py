@@ -1,0 +1,129 @@
+"""A request's JSON body whose top-level fields are decoded only when somebody looks.
+
+    bytes → {name: raw bytes of its value} → decoded on access → edited fields encoded again, the rest as they came
+
+A body is a value: `put` and `cut` return another one and share what they leave alone.
+
+Source: RFC 8259; what msgspec refuses (NaN, lone surrogates, nesting beyond the recursion limit) is not JSON here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from proxy import fields
+from proxy.fields import Place
+
+_TOP = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_STRING = re.compile(rb'\s*("(?:[^"\\]|\\.)*")\s*:\s*', re.DOTALL)
+_NEXT = re.compile(rb"\s*([,}])")
+
+
+class UnreadableBody(ValueError):
+    """A part of the body that somebody looked at is not JSON as RFC 8259 has it."""
+
+
+class Body(Mapping[str, Any]):
+    """A JSON object, read lazily. Values that it hands out must not be changed in place."""
+
+    __slots__ = ("_decoded", "_fields", "_is_edited", "source")
+
+    def __init__(self, source: bytes, raw: dict[str, Any], *, is_edited: bool = False) -> None:
+        self.source = source
+        self._fields = raw
+        self._is_edited = is_edited
+        self._decoded: dict[str, Any] = {}
+
+    @classmethod
+    def parse(cls, source: bytes) -> Body | None:
+        """Return the body, or None where the bytes are no JSON object."""
+        try:
+            return cls(source, _TOP.decode(source))
+        except (msgspec.DecodeError, RecursionError):
+            return None
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Body:
+        """Return the body of a JSON object that is already decoded."""
+        return cls(b"", dict(value), is_edited=True)
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether the body differs from the bytes that it was parsed from."""
+        return self._is_edited
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the field's value.
+
+        Raises: KeyError when absent, UnreadableBody when its bytes can't be decoded.
+        """
+        value = self._fields[name]
+        if not isinstance(value, msgspec.Raw):
+            return value
+        if name not in self._decoded:
+            self._decoded[name] = _decode(name, value)
+        return self._decoded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def put(self, place: Place, value: Any) -> Body:
+        """Return the body with `value` at `place`, a field keeping its position.
+
+        Raises: LookupError where the place can't be reached.
+        """
+        name, rest = place[0], place[1:]
+        if not isinstance(name, str):
+            raise LookupError("a body is an object, not a list")
+        new = fields.put(self.get(name, {}), rest, value) if rest else value
+        return self._with(self._fields | {name: new})
+
+    def cut(self, place: Place) -> Body:
+        """Return the body without the value at `place`, which must be there."""
+        name, rest = place[0], place[1:]
+        if rest:
+            return self.put((name,), fields.cut(self[str(name)], rest))
+        return self._with({key: value for key, value in self._fields.items() if key != name})
+
+    def _with(self, raw: dict[str, Any]) -> Body:
+        new = Body(self.source, raw, is_edited=True)
+        new._decoded = self._decoded  # decoded values are of raw fields only, which all copies share
+        return new
+
+    def encode(self) -> bytes:
+        """Return the JSON text: the original bytes when nothing was edited, untouched fields byte for byte."""
+        return msgspec.json.encode(self._fields) if self._is_edited else self.source
+
+    def has_repeated_name(self) -> bool:
+        """Return whether a top-level name stands twice in the source.
+
+        The bytes are walked in step with the parsed fields: a name met twice either leaves the step or the order.
+        """
+        position = self.source.find(b"{") + 1
+        for name, raw in _TOP.decode(self.source).items():
+            key = _STRING.match(self.source, position)
+            value = bytes(raw)
+            if not key or msgspec.json.decode(key[1]) != name or not self.source.startswith(value, key.end()):
+                return True
+            after = _NEXT.match(self.source, key.end() + len(value))
+            if after is None:
+                return True
+            position = after.end()
+        return self.source[position - 1 : position] == b","
+
+
+def _decode(name: str, raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UnreadableBody(f"the field {name!r} can't be read: {error}") from error

@@ -1,0 +1,135 @@
+"""HTTP headers as values: what a proxy must drop, add and say.
+
+Headers are sequences of (name, value) pairs, in order, names in the sender's own spelling.
+
+Source: RFC 9110 §7.6 (Connection, Via), RFC 9209 (Proxy-Status), RFC 9651 (structured fields), RFC 7240 (Prefer).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import http_sf
+from http_sf.types import BareItemType, ListType
+
+Headers = Sequence[tuple[str, str]]
+
+PSEUDONYM = "mendproxy"
+
+_HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+# An edited message is another representation: what described the old bytes would lie about the new ones.
+_OF_THE_BYTES = frozenset({"content-length", "content-encoding", "content-digest", "digest", "content-md5", "etag"})
+_SANE_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+def of_wire(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    """Return headers as text, names spelt as they came. Bytes that are no UTF-8 survive as surrogates."""
+    return [(name.decode("ascii", "surrogateescape"), value.decode("utf-8", "surrogateescape")) for name, value in raw]
+
+
+def get(headers: Headers, name: str) -> str | None:
+    """Return the value of the first header of that name (lower case), or None."""
+    return next((value for key, value in headers if key.lower() == name), None)
+
+
+def without(headers: Headers, *names: str) -> list[tuple[str, str]]:
+    """Return the headers without those of the given names (lower case)."""
+    return [(name, value) for name, value in headers if name.lower() not in names]
+
+
+def strip_hop_by_hop(headers: Headers) -> list[tuple[str, str]]:
+    """Return the headers that may pass a proxy: without the hop-by-hop ones and those that Connection names.
+
+    Source: RFC 9110 §7.6.1.
+    """
+    named = {
+        token.strip().lower() for name, value in headers if name.lower() == "connection" for token in value.split(",")
+    }
+    return without(headers, *_HOP_BY_HOP, *named)
+
+
+def strip_of_the_bytes(headers: Headers) -> list[tuple[str, str]]:
+    """Return the headers without those that describe the message's bytes, for a message whose bytes are made anew."""
+    return without(headers, *_OF_THE_BYTES)
+
+
+def toward_backend(
+    headers: Headers, *, peer: str | None, scheme: str, version: str, request_id: str
+) -> list[tuple[str, str]]:
+    """Return a client's headers as they go on to the backend: Via, X-Forwarded-* and the request's id added.
+
+    Host is the backend's own, so it is left out here; the client's is told in X-Forwarded-Host. Expect was between
+    the client and us.
+    """
+    host = get(headers, "host")
+    passed = without(strip_hop_by_hop(headers), "host", "expect", "x-request-id", "via")
+    passed.append(("Via", _appended(headers, "via", f"{version} {PSEUDONYM}")))
+    if peer:
+        passed = without(passed, "x-forwarded-for")
+        passed.append(("X-Forwarded-For", _appended(headers, "x-forwarded-for", peer)))
+    if get(headers, "x-forwarded-proto") is None:
+        passed.append(("X-Forwarded-Proto", scheme))
+    if host and get(headers, "x-forwarded-host") is None:
+        passed.append(("X-Forwarded-Host", host))
+    passed.append(("X-Request-Id", request_id))
+    return passed
+
+
+def _appended(headers: Headers, name: str, last: str) -> str:
+    return ", ".join([*(value for key, value in headers if key.lower() == name), last])
+
+
+def sane_request_id(headers: Headers) -> str | None:
+    """Return the client's x-request-id if it is 1 to 128 visible ASCII characters, else None."""
+    value = get(headers, "x-request-id")
+    return value if value is not None and _SANE_ID.fullmatch(value) else None
+
+
+def is_strict(headers: Headers) -> bool:
+    """Return whether the client prefers an error to a lossy repair: `Prefer: handling=strict` (RFC 7240 §4.4)."""
+    preferences = (
+        part.split(";")[0].replace(" ", "").replace("\t", "").replace('"', "").lower()
+        for name, value in headers
+        if name.lower() == "prefer"
+        for part in value.split(",")
+    )
+    # The first of two contradicting preferences counts (RFC 7240 §2).
+    return next((part for part in preferences if part.startswith("handling=")), "") == "handling=strict"
+
+
+def proxy_status(token: str, details: str | None = None) -> str:
+    """Return the value of Proxy-Status for an answer that the proxy made itself."""
+    parameters: dict[str, BareItemType] = {"error": http_sf.Token(token)}
+    if details:
+        parameters["details"] = _ascii(details)
+    members: ListType = [(http_sf.Token(PSEUDONYM), parameters)]
+    return http_sf.ser(members)
+
+
+def repairs(applied: Iterable[tuple[str, str | None, str | None]]) -> str:
+    """Return the value of Mendproxy-Repairs: a member for each (rule's id, what is lost, warning)."""
+    members: ListType = []
+    for rule, loses, warning in applied:
+        parameters: dict[str, BareItemType] = {"loss": _ascii(loses or "none")}
+        if warning:
+            parameters["warning"] = _ascii(warning)
+        members.append((http_sf.Token(rule), parameters))
+    return http_sf.ser(members)
+
+
+def _ascii(text: str) -> str:
+    # A structured field's string holds visible ASCII and spaces only (RFC 9651 §3.3.3).
+    return "".join(char if " " <= char <= "~" else "?" for char in text)
