@@ -1,0 +1,147 @@
+"""One condition of a matcher on a request's facts: a glob on a name, a test on a header, parameter or body field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from proxy import fields
+from proxy.body import Body
+from proxy.fields import ABSENT, Path
+from proxy.matching.globs import compile_globs
+from proxy.matching.operators import compile_test
+from proxy.matching.problems import KEY, BadTest, shown
+from proxy.matching.words import flow
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a request. Header names are in lower case; `body` is None where it is no JSON object."""
+
+    method: str
+    path: str
+    query: Mapping[str, tuple[str, ...]]
+    headers: Mapping[str, str]
+    model: str | None
+    backend: str
+    body: Body | None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One condition: as the policy says it, whether it holds, and what it met (of a header only the presence).
+
+    `needs` are the top-level body fields without which it can't hold.
+    """
+
+    label: str
+    holds: Callable[[Facts], bool]
+    met: Callable[[Facts], Any]
+    needs: frozenset[str] = frozenset()
+
+
+def glob_check(name: str, raw: object) -> Check:
+    """Return the check of `path`, `method`, `model` or `backend`; a request without that fact fails it."""
+    globs, matches = compile_globs(raw, ignore_case=name == "method")
+
+    def met(facts: Facts) -> Any:
+        value = getattr(facts, name)
+        return ABSENT if value is None else value
+
+    def holds(facts: Facts) -> bool:
+        value = getattr(facts, name)
+        return value is not None and matches(value)
+
+    return Check(f"{name}: {' or '.join(map(_shown, globs))}", holds, met)
+
+
+def _shown(glob: str) -> str:
+    return getattr(glob, "source", glob)
+
+
+def header_check(name: str, raw: object) -> Check:
+    """Return the check of one header, by its name in any case."""
+    _refuse_unequal(raw, "header")
+    key, test = name.lower(), compile_test(raw)
+    return Check(
+        f"header.{key}: {flow(raw)}",
+        lambda facts: test(facts.headers.get(key, ABSENT), facts.body or {}),
+        lambda facts: "present" if key in facts.headers else "absent",
+    )
+
+
+def query_check(name: str, raw: object) -> Check:
+    """Return the check of one query parameter; repeated, any of its values may hold."""
+    _refuse_unequal(raw, "query parameter")
+    test = compile_test(raw)
+
+    def holds(facts: Facts) -> bool:
+        return any(test(value, facts.body or {}) for value in facts.query.get(name) or (ABSENT,))
+
+    return Check(f"query.{name}: {flow(raw)}", holds, lambda facts: list(facts.query.get(name) or ()) or ABSENT)
+
+
+def _refuse_unequal(raw: object, kind: str) -> None:
+    if not isinstance(raw, str | Mapping):
+        raise BadTest.at(f"the value of a {kind} is a string, which never equals {shown(raw)}; put it in quotes")
+
+
+def body_check(name: str, raw: object) -> Check:
+    """Return the check of a body field; a path with `[*]` holds when any element does.
+
+    Without a JSON object there is no field to test, and the check fails whatever the test is.
+    """
+    try:
+        path = fields.parse_path(name)
+    except ValueError as error:
+        raise BadTest.at(str(error), KEY) from error
+    test, read = compile_test(raw), _reader(path)
+
+    def holds(facts: Facts) -> bool:
+        body = facts.body
+        if body is None:
+            return False
+        values = read(body)
+        return test(values[0], body) if len(values) == 1 else any(test(value, body) for value in values)
+
+    def met(facts: Facts) -> Any:
+        values = read(facts.body) if facts.body is not None else [ABSENT]
+        return values if path.is_plural and values != [ABSENT] else values[0]
+
+    is_needed = path.top is not None and not test(ABSENT, {})
+    return Check(f"body.{name}: {flow(raw)}", holds, met, frozenset([str(path.top)] if is_needed else []))
+
+
+def _reader(path: Path) -> Callable[[Body], list[Any]]:
+    """Return what reads the value of each element that the path names, ABSENT where it names none.
+
+    An element that lacks the rest of the path counts as absent: `messages[*].name: {exists: false}` holds when any
+    message has no name.
+    """
+    name = path.top
+    if name is not None and len(path.steps) == 1:
+        return lambda body: [body.get(name, ABSENT)]
+    parts = _singular_parts(path)
+    return lambda body: list(_walk(body, parts)) or [ABSENT]
+
+
+def _singular_parts(path: Path) -> tuple[Path, ...]:
+    """Return the paths between the path's wildcards."""
+    parts: list[list[Any]] = [[]]
+    for step in path.steps:
+        if step is fields.ANY:
+            parts.append([])
+        else:
+            parts[-1].append(step)
+    return tuple(Path(path.text, tuple(steps)) for steps in parts)
+
+
+def _walk(root: Any, parts: tuple[Path, ...]) -> Iterator[Any]:
+    value = fields.first(root, parts[0])
+    if len(parts) == 1 or value is ABSENT:
+        yield value
+        return
+    elements = value if isinstance(value, list) else value.values() if isinstance(value, Mapping) else ()
+    for element in elements:
+        yield from _walk(element, parts[1:])

@@ -1,0 +1,32 @@
+"""Globs on names: `*` is any text, slashes too, `?` one character, `[ab]` one of them.
+
+Source: fnmatch, with case; `model: "meta/*"` and `path: /v1/*` must cross slashes.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable
+
+from proxy.matching.problems import BadTest, gather, shown
+from proxy.matching.regexes import compile_regex
+
+
+def compile_globs(raw: object, *, ignore_case: bool = False) -> tuple[tuple[str, ...], Callable[[str], bool]]:
+    """Return the globs, and whether a name matches one of them.
+
+    Raises: BadTest where `raw` is neither a glob nor a list of some.
+    """
+    if raw == []:
+        raise BadTest.at("an empty list matches nothing: name at least one, or leave the key out")
+    globs = gather(enumerate(raw), _glob) if isinstance(raw, list) else [_glob(0, raw)]
+    flags = re.IGNORECASE if ignore_case else 0
+    match = compile_regex("|".join(map(fnmatch.translate, globs)), flags).match
+    return tuple(globs), lambda name: match(name) is not None
+
+
+def _glob(_index: int, raw: object) -> str:
+    if not isinstance(raw, str):
+        raise BadTest.at(f"expected a glob (a string), got {shown(raw)}")
+    return raw

@@ -1,0 +1,120 @@
+"""A rule's `when`, compiled: the checks on a request's facts, all of which must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+from proxy.matching.checks import Check, Facts, body_check, glob_check, header_check, query_check
+from proxy.matching.problems import KEY, BadTest, did_you_mean, gather, shown
+from proxy.matching.words import flow
+
+DEFAULT_PATHS: Final = ("/v1/chat/completions", "/v1/completions")
+EVERY_PATH: Final = ("*",)
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """All checks of a `when`. `needs` are the top-level body fields without which it can't hold, for an index."""
+
+    checks: tuple[Check, ...]
+    paths: tuple[str, ...]
+    needs: frozenset[str]
+
+    def holds(self, facts: Facts) -> bool:
+        """Return whether every check holds.
+
+        Raises: UnreadableBody where a test looks at a field that can't be decoded.
+        """
+        return all(check.holds(facts) for check in self.checks)
+
+    def first_miss(self, facts: Facts) -> tuple[str, Any] | None:
+        """Return the label of the first check that fails and what it met; None when all hold."""
+        return next(((check.label, check.met(facts)) for check in self.checks if not check.holds(facts)), None)
+
+
+def compile_matcher(raw: object) -> Matcher:
+    """Return the matcher of a rule's `when`; without `path` it is for the two completion endpoints.
+
+    Raises: BadTest with every problem of it.
+    """
+    given = {} if raw is None else raw
+    if isinstance(given, Mapping) and "path" not in given:
+        given = {"path": list(DEFAULT_PATHS), **given}
+    return _matcher(given)
+
+
+def _matcher(raw: object) -> Matcher:
+    if not isinstance(raw, Mapping):
+        raise BadTest.at(f"expected a matcher (a mapping of {', '.join(_KEYS)}), got {shown(raw)}")
+    checks = list(chain.from_iterable(gather(raw.items(), _checks)))
+    needs = frozenset[str]().union(*(check.needs for check in checks))
+    return Matcher(tuple(checks), _paths(raw.get("path")), needs)
+
+
+def _checks(key: object, raw: object) -> list[Check]:
+    if not isinstance(key, str) or key not in _KEYS:
+        raise BadTest.at(f'unknown key "{key}" in a matcher{did_you_mean(key, _KEYS)}', KEY)
+    return _KEYS[key](raw)
+
+
+def _paths(raw: object) -> tuple[str, ...]:
+    if raw is None:
+        return EVERY_PATH
+    return tuple(map(str, raw)) if isinstance(raw, list) else (str(raw),)
+
+
+def _glob(name: str) -> Callable[[object], list[Check]]:
+    return lambda raw: [glob_check(name, raw)]
+
+
+def _named(kind: str, make: Callable[[str, object], Check]) -> Callable[[object], list[Check]]:
+    """Return what compiles a mapping of names to tests."""
+
+    def one(name: object, test: object) -> Check:
+        if not isinstance(name, str):
+            raise BadTest.at(f"expected a {kind} (a string), got {shown(name)}", KEY)
+        return make(name, test)
+
+    def compile_all(raw: object) -> list[Check]:
+        if not isinstance(raw, Mapping):
+            raise BadTest.at(f"expected a mapping of {kind}s to tests, got {shown(raw)}")
+        return gather(raw.items(), one)
+
+    return compile_all
+
+
+def _any(raw: object) -> list[Check]:
+    if not isinstance(raw, list) or not raw:
+        raise BadTest.at(f"expected a list of matchers, got {'an empty one' if raw == [] else shown(raw)}")
+    matchers = gather(enumerate(raw), lambda _index, item: _matcher(item))
+
+    def met(facts: Facts) -> dict[str, Any]:
+        return dict(miss for matcher in matchers if (miss := matcher.first_miss(facts)))
+
+    needs = frozenset.intersection(*(matcher.needs for matcher in matchers))
+    return [Check(f"any: {flow(raw)}", lambda facts: any(matcher.holds(facts) for matcher in matchers), met, needs)]
+
+
+def _not(raw: object) -> list[Check]:
+    inner = _matcher(raw)
+
+    def met(facts: Facts) -> dict[str, Any]:
+        return {check.label: check.met(facts) for check in inner.checks}
+
+    return [Check(f"not: {flow(raw)}", lambda facts: not inner.holds(facts), met)]
+
+
+_KEYS: Final[Mapping[str, Callable[[object], list[Check]]]] = {
+    "path": _glob("path"),
+    "method": _glob("method"),
+    "model": _glob("model"),
+    "backend": _glob("backend"),
+    "header": _named("header name", header_check),
+    "query": _named("query parameter", query_check),
+    "body": _named("field path", body_check),
+    "any": _any,
+    "not": _not,
+}

@@ -1,0 +1,83 @@
+"""What a repair is: a card that says all about it, and the act that the card builds from a rule's options.
+
+A repair is a pair. Its request half edits the draft of a plan; what has to be undone on the answer it leaves in the
+draft (`answer`, `fan`), where the engine reads it when every rule has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from proxy.body import Body
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The shape in which the client wants its answer, once a repair asks the backend for another."""
+
+    stream: bool
+    include_usage: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fan:
+    """How one request becomes n branches. Source: design §7."""
+
+    n: int
+    concurrency: int = 0  # branches in flight at a time; 0 = all
+    seed: str = "increment"  # or "same"
+    usage: str = "once"  # or "sum": prompt tokens of every branch
+    copies: int = 1  # choices made of each branch's answer: n when a greedy answer is replicated
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """The request is answered 400 by the proxy itself."""
+
+    message: str
+    param: str | None = None
+    code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A plan in the making: the request as the rules so far left it, and what the answer will need."""
+
+    body: Body
+    path: str = "/v1/chat/completions"
+    max_branches: int = 16
+    answer: Answer | None = None
+    fan: Fan | None = None
+    rejection: Rejection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a repair did. `loses` is None when the client can't tell the difference; `warning` is only told."""
+
+    draft: Draft
+    loses: str | None = None
+    warning: str | None = None
+
+
+Act = Callable[[Draft], Change | None]
+"""A repair with its options filled in; None where it found nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """All that is known of a repair: for the registry, the policy's loader, the docs and the schema.
+
+    `build` gets an instance of `options` and returns the act. `is_exact` is None where that depends on the request.
+    """
+
+    name: str
+    options: type[BaseModel]
+    build: Callable[[Any], Act]
+    is_exact: bool | None
+    loses: str
+    doc: str
