@@ -1,0 +1,213 @@
+"""Hold numbers within limits, and texts and lists within a length.
+
+## What it does
+
+A number below `min` becomes `min`, one above `max` becomes `max`; an integer stays an integer where the limit is one. A
+text keeps its first `max_length` characters, a list its first `max_length` elements. Values of another type (a boolean
+is no number) and absent fields are left alone: nothing is added.
+
+## When a backend needs it
+
+It refuses values out of its range (`temperature: 3`, `max_tokens: 200000`, forty `stop` strings).
+
+## What the client loses
+
+What it asked for beyond the limit; of numbers the sentence says old and new ("max_tokens 200000 becomes 32768").
+
+## Options
+
+A mapping of paths to limits: `min`, `max` (numbers, or `{field: other.path}`, which is no limit where that field is no
+number), `max_length`. Where both apply and `min` is above `max`, `max` wins. A text such as `"512"` or a capture
+`"{limit}"` may stand for a number, so that a rule can take the limit from the backend's refusal.
+
+## Example
+
+```yaml
+clamp:
+  max_tokens: {max: 32768}
+  temperature: {min: 0, max: 2}
+  min_tokens: {max: {field: max_tokens}}
+  stop: {max_length: 4}
+```
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, Field, RootModel, WithJsonSchema, model_validator
+
+from proxy.body import Body
+from proxy.fields import Path, first, parse_path
+from proxy.matching.values import Number, is_number
+from proxy.repairs.card import Act, Card
+from proxy.repairs.chains import Link, refuse_chains, refuse_crossing
+from proxy.repairs.edits import in_turn
+from proxy.repairs.losses import join_losses, plain, replaced
+from proxy.repairs.options import STRICT, FieldPath, Options, check_path, misfit
+from proxy.repairs.places import Slot, slots
+from proxy.repairs.values import Changes, is_reference
+
+_NUMERAL: Final = re.compile(r"-?\d{1,15}(\.\d{1,15})?")
+_CAPTURE: Final = re.compile(r"\{[A-Za-z_]\w*\}")
+
+
+def _limit(raw: Any) -> Any:
+    if is_number(raw) and math.isfinite(raw):
+        return raw
+    if isinstance(raw, str) and (_NUMERAL.fullmatch(raw) or _CAPTURE.fullmatch(raw)):
+        return str(raw)
+    if not is_reference(raw):
+        raise misfit([((), "a limit is a number or {field: other.path}")], raw)
+    path = check_path(raw["field"], "field")
+    if path.is_plural:
+        raise misfit([(("field",), f"{path} names many fields: only one can be a limit")], raw)
+    return raw
+
+
+Limit = Annotated[
+    Any,
+    AfterValidator(_limit),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number"},
+                {"type": "string", "pattern": rf"^({_NUMERAL.pattern}|{_CAPTURE.pattern})$"},
+                {"type": "object", "properties": {"field": {"type": "string"}}, "required": ["field"]},
+            ]
+        }
+    ),
+]
+
+
+class Limits(Options):
+    """The limits of one field."""
+
+    min: Limit = Field(default=None, description="The least number.")
+    max: Limit = Field(default=None, description="The greatest number.")
+    max_length: int | None = Field(default=None, ge=0, description="The most characters or elements.")
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Limits:
+        if self.min is None and self.max is None and self.max_length is None:
+            raise misfit([((), "no limit is given: say min, max or max_length")])
+        least, most = number_of(self.min), number_of(self.max)
+        if least is not None and most is not None and least > most:
+            raise misfit([(("min",), f"min {least} is above max {most}")])
+        return self
+
+
+class ClampOptions(RootModel[dict[FieldPath, Limits]]):
+    """The limits."""
+
+    model_config = STRICT
+
+    root: dict[FieldPath, Limits] = Field(min_length=1, description="Field paths and their limits.")
+
+    @model_validator(mode="after")
+    def _has_no_chain(self) -> ClampOptions:
+        refuse_chains([Link.of((text,), text, [limits.min, limits.max]) for text, limits in self.root.items()])
+        refuse_crossing(list(self.root), may_nest=True)
+        return self
+
+
+def number_of(limit: Any) -> Number | None:
+    """Return the limit where it is a number or its numeral; None where it is looked up, or a capture not yet made."""
+    if is_number(limit):
+        return limit
+    if isinstance(limit, str) and _NUMERAL.fullmatch(limit):
+        return float(limit) if "." in limit else int(limit)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One limit, compiled: a number, or the path of one."""
+
+    number: Number | None
+    path: Path | None
+
+    @classmethod
+    def of(cls, raw: Any) -> Bound:
+        """Return the limit as the policy says it."""
+        return cls(number_of(raw), parse_path(raw["field"]) if is_reference(raw) else None)
+
+    def at(self, body: Mapping[str, Any]) -> Number | None:
+        """Return the limit for this body; None where there is none."""
+        if self.path is None:
+            return self.number
+        value = first(body, self.path)
+        return value if is_number(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Clamp:
+    """One entry, compiled."""
+
+    path: Path
+    least: Bound
+    most: Bound
+    max_length: int | None
+
+    @classmethod
+    def of(cls, text: str, limits: Limits) -> Clamp:
+        """Return the entry of a path and its limits."""
+        return cls(parse_path(text), Bound.of(limits.min), Bound.of(limits.max), limits.max_length)
+
+    def run(self, body: Body) -> tuple[Body, str | None]:
+        """Return the body within the limits, and what that loses; the same body where it was."""
+        least, most = self.least.at(body), self.most.at(body)
+        numbers: Changes = []
+        cuts: list[str | None] = []
+        for slot in list(slots(body, self.path)):
+            new = self._new(slot, least, most)
+            if new is slot.value:
+                continue
+            body = body.put(slot.place, new)
+            if is_number(new):
+                numbers.append((slot.value, new))
+            else:
+                cuts.append(f"{plain(self.path.text)} cut to {self.max_length} {_unit(new)}")
+        return body, join_losses([replaced(self.path.text, numbers), *cuts])
+
+    def _new(self, slot: Slot, least: Number | None, most: Number | None) -> Any:
+        value = slot.value
+        if is_number(value):
+            return _held(value, least, most)
+        if self.max_length is not None and isinstance(value, str | list) and len(value) > self.max_length:
+            return value[: self.max_length]
+        return value
+
+
+def _held(value: Number, least: Number | None, most: Number | None) -> Number:
+    held = value
+    if least is not None and held < least:
+        held = least
+    if most is not None and held > most:
+        held = most
+    if held == value:
+        return value
+    return int(held) if isinstance(value, int) and held == int(held) else held
+
+
+def _unit(value: Any) -> str:
+    return "characters" if isinstance(value, str) else "elements"
+
+
+def build(options: ClampOptions) -> Act:
+    """Return the act."""
+    return in_turn([Clamp.of(text, limits).run for text, limits in options.root.items()])
+
+
+CARD = Card(
+    name="clamp",
+    options=ClampOptions,
+    build=build,
+    is_exact=False,
+    loses="what was asked for beyond the limits",
+    doc=__doc__,
+)
