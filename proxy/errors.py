@@ -25,7 +25,7 @@ class ProxyError(Exception):
         *,
         status: int | None = None,
         type: str | None = None,
-        code: str | None = None,
+        code: str | int | None = None,
         param: str | None = None,
         token: str | None = None,
     ) -> None:

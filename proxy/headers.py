@@ -33,6 +33,7 @@ _HOP_BY_HOP = frozenset(
 # An edited message is another representation: what described the old bytes would lie about the new ones.
 _OF_THE_BYTES = frozenset({"content-length", "content-encoding", "content-digest", "digest", "content-md5", "etag"})
 _SANE_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_PREFERENCE = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^,"]|")+')
 
 
 def of_wire(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
@@ -104,7 +105,7 @@ def is_strict(headers: Headers) -> bool:
         part.split(";")[0].replace(" ", "").replace("\t", "").replace('"', "").lower()
         for name, value in headers
         if name.lower() == "prefer"
-        for part in value.split(",")
+        for part in _PREFERENCE.findall(value)
     )
     # The first of two contradicting preferences counts (RFC 7240 §2).
     return next((part for part in preferences if part.startswith("handling=")), "") == "handling=strict"
@@ -126,7 +127,8 @@ def repairs(applied: Iterable[tuple[str, str | None, str | None]]) -> str:
         parameters: dict[str, BareItemType] = {"loss": _ascii(loses or "none")}
         if warning:
             parameters["warning"] = _ascii(warning)
-        members.append((http_sf.Token(rule), parameters))
+        # A token begins with a letter (RFC 9651 §3.3.4); an id that does not is said as a string.
+        members.append((http_sf.Token(rule) if rule[:1].isalpha() else rule, parameters))
     return http_sf.ser(members)
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from proxy.errors import ProxyError
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -27,6 +29,12 @@ class Failure:
     code: str | None = None
     param: str | None = None
     stream: str | None = None
+
+
+def failure_from(fault: ProxyError, stream: str) -> Failure:
+    """Return what a failed event stream says; `stream` is how it failed."""
+    code = None if fault.code is None else str(fault.code)
+    return Failure(fault.status, fault.message, code, fault.param, stream)
 
 
 def read_refusal(status: int | None, body: bytes, *, stream: str | None = None) -> Failure:

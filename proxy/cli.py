@@ -1,0 +1,271 @@
+"""The command `mendproxy`: arguments → calls → exit code.
+
+Exit: 0 good · 1 what was checked is bad · 2 usage · 3 could not start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from proxy import __version__
+from proxy.engine import Request
+from proxy.errors import Fault, PolicyFault
+from proxy.explain import as_text, explain
+from proxy.lifecycle import CannotStart, Options, serve
+from proxy.log import set_up
+from proxy.policy import Policy, effective_text, load_policy, preset_names, preset_text
+from proxy.policy.units import parse_duration
+from proxy.repairs import REPAIRS
+
+DEFAULT_POLICY = Path("config/policy.yaml")
+DEFAULT_ADMIN_URL = "http://127.0.0.1:8081"
+COULD_NOT_START = 3
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def _option(*names: str, **given: Any) -> Callable[[Any], Any]:
+    """Return an option that can also be set by MENDPROXY_NAME."""
+    name = names[-1].removeprefix("--").replace("-", "_").upper()
+    return click.option(*names, envvar=f"MENDPROXY_{name}", show_default=True, show_envvar=True, **given)
+
+
+policy_option = _option(
+    "-c", "--config", "config", type=click.Path(path_type=Path), default=DEFAULT_POLICY, help="The policy's file."
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """A reverse proxy that repairs, by a YAML policy, what an OpenAI-compatible backend would refuse."""
+
+
+@main.command(name="serve")
+@policy_option
+@_option("--backend", default=None, metavar="URL", help="The address of the policy's first backend.")
+@_option("--host", default="127.0.0.1", help="The address that clients are served on.")
+@_option("--port", default=8080, type=click.IntRange(0, 65535), help="The port that clients are served on.")
+@_option("--admin-host", default="127.0.0.1", help="The address of the admin port.")
+@_option("--admin-port", default=8081, type=click.IntRange(0, 65535), help="The port for health and operation.")
+@_option("--workers", default=1, type=click.IntRange(1, 1), help="Processes; this version runs one.")
+@_option("--log-format", default="json", type=click.Choice(["json", "console"]), help="How a log line looks.")
+@_option(
+    "--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]), help="What is logged."
+)
+@_option("--drain-grace", default="5s", help="How long new requests are still served after SIGTERM.")
+@_option("--drain-timeout", default="10m", help="How long running answers may take to finish after that.")
+def serve_command(
+    config: Path,
+    backend: str | None,
+    host: str,
+    port: int,
+    admin_host: str,
+    admin_port: int,
+    workers: int,
+    log_format: str,
+    log_level: str,
+    drain_grace: str,
+    drain_timeout: str,
+) -> None:
+    """Serve. SIGHUP reloads the policy, SIGTERM drains and ends, a second signal ends now."""
+    set_up("console" if log_format == "console" else "json", log_level)
+    options = Options(
+        policy_path=config,
+        load=lambda: load_policy(config, environ=os.environ, backend_url=backend),
+        host=host,
+        port=port,
+        admin_host=admin_host,
+        admin_port=admin_port,
+        drain_grace_s=_seconds("--drain-grace", drain_grace),
+        drain_timeout_s=_seconds("--drain-timeout", drain_timeout),
+    )
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(serve(options))
+    except PolicyFault as error:
+        _fail("\n".join(map(str, error.faults)))
+    except CannotStart as error:
+        _fail(f"mendproxy: {error}")
+    except OSError as error:
+        _fail(f"mendproxy: {config}: {error.strerror or error}")
+
+
+def _fail(message: str) -> None:
+    click.echo(message, err=True)
+    sys.exit(COULD_NOT_START)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's event loop where it is installed; None is asyncio's own."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
+    return factory
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=name) from error
+
+
+@main.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.option("--format", "form", default="text", type=click.Choice(["text", "json", "github"]), show_default=True)
+@click.option("--deny-warnings", is_flag=True, help="Exit with 1 where there are only warnings.")
+def check(files: tuple[str, ...], form: str, deny_warnings: bool) -> None:
+    """Check policies: every fault as file:line:col: message. `-` is stdin. Opens no socket."""
+    faults: list[Fault] = []
+    warnings: list[Fault] = []
+    good: list[str] = []
+    for name in files:
+        try:
+            policy = _load(name)
+        except PolicyFault as error:
+            faults += error.faults
+        else:
+            warnings += policy.warnings
+            good.append(f"{name}: good: {_summary(policy)}")
+    _print_faults(faults, warnings, good, form)
+    sys.exit(1 if faults or (deny_warnings and warnings) else 0)
+
+
+def _load(name: str) -> Policy:
+    try:
+        text = sys.stdin.read() if name == "-" else None
+        return load_policy(Path(name), environ=os.environ, text=text)
+    except OSError as error:
+        raise click.UsageError(f"{name}: {error.strerror or error}") from error
+
+
+def _summary(policy: Policy) -> str:
+    rules = {rule.id for backend in policy.backends for rule in backend.rules}
+    backends = len(policy.backends)
+    return f"{backends} backend{'s' * (backends != 1)}, {len(rules)} rule{'s' * (len(rules) != 1)}"
+
+
+def _print_faults(faults: list[Fault], warnings: list[Fault], good: list[str], form: str) -> None:
+    found = [("error", fault) for fault in faults] + [("warning", fault) for fault in warnings]
+    if form == "json":
+        rows = [
+            {"severity": kind, "file": f.file, "line": f.line, "column": f.column, "message": f.message}
+            for kind, f in found
+        ]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    for kind, fault in found:
+        if form == "github":
+            message = fault.message.replace("%", "%25").replace("\n", "%0A")
+            click.echo(f"::{kind} file={fault.file},line={fault.line},col={fault.column}::{message}")
+        else:
+            click.echo(str(fault) if kind == "error" else f"{fault} (warning)")
+    if form == "text":
+        for line in good:
+            click.echo(line)
+
+
+@main.command(name="explain")
+@policy_option
+@click.option("--path", default="/v1/chat/completions", show_default=True, help="The path that the request is for.")
+@click.option("--method", default="POST", show_default=True)
+@click.option("--header", "said", multiple=True, metavar="NAME: VALUE", help="A header of the request; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@click.argument("request_file", default="-", metavar="[REQUEST.json|-]")
+def explain_command(
+    config: Path, path: str, method: str, said: tuple[str, ...], as_json: bool, request_file: str
+) -> None:
+    """Tell which rules fire for a request and why the others don't, the bodies that go upstream, the answer."""
+    policy = _policy(config)
+    route, _, query = path.partition("?")
+    told = explain(Request(method, route, query, [_header(line) for line in said], _read(request_file)), policy)
+    click.echo(json.dumps(told, indent=2, ensure_ascii=False) if as_json else as_text(told), nl=as_json)
+
+
+def _header(line: str) -> tuple[str, str]:
+    name, colon, value = line.partition(":")
+    if not colon:
+        raise click.BadParameter(f"{line!r} is not NAME: VALUE", param_hint="--header")
+    return name.strip(), value.strip()
+
+
+def _read(name: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise click.UsageError(f"{name}: {error.strerror or error}") from error
+
+
+def _policy(config: Path) -> Policy:
+    """Return the policy, or end with 1 and every fault of it."""
+    try:
+        return _load(str(config))
+    except PolicyFault as error:
+        click.echo("\n".join(map(str, error.faults)), err=True)
+        sys.exit(1)
+
+
+@main.command()
+@policy_option
+def show(config: Path) -> None:
+    """Print the effective policy: presets unfolded, defaults filled in, secrets hidden."""
+    click.echo(effective_text(_policy(config)), nl=False)
+
+
+@main.command()
+@click.argument("name", required=False)
+def repairs(name: str | None) -> None:
+    """List the repairs, or tell all about one."""
+    if name is None:
+        width = max(map(len, REPAIRS))
+        for card in REPAIRS.values():
+            click.echo(f"{card.name.ljust(width)}  {card.doc.strip().splitlines()[0]}")
+    elif name in REPAIRS:
+        click.echo(REPAIRS[name].doc.strip())
+    else:
+        raise click.UsageError(f"there is no repair {name!r}; `mendproxy repairs` lists them")
+
+
+@main.command()
+@click.argument("name", required=False)
+def presets(name: str | None) -> None:
+    """List the presets, or print one."""
+    if name is None:
+        for known in preset_names():
+            click.echo(known)
+    elif name in preset_names():
+        click.echo(preset_text(name), nl=False)
+    else:
+        raise click.UsageError(f"there is no preset {name!r}; `mendproxy presets` lists them")
+
+
+@main.command()
+@click.argument("url", default=DEFAULT_ADMIN_URL, envvar="MENDPROXY_ADMIN_URL")
+def health(url: str) -> None:
+    """Ask the admin port at URL whether the proxy is ready; exit with 0 if it is, else with 1."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url.rstrip('/')}/readyz?verbose", timeout=5) as answer:
+            click.echo(answer.read().decode(), nl=False)
+    except urllib.error.HTTPError as error:
+        click.echo(error.read().decode(errors="replace"), nl=False)
+        sys.exit(1)
+    except (OSError, ValueError) as error:
+        click.echo(f"mendproxy: {url}: {getattr(error, 'reason', error)}", err=True)
+        sys.exit(1)
+
+
+@main.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(f"mendproxy {__version__}")

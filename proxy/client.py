@@ -1,0 +1,86 @@
+"""The connection to the client, as the relay sees it: aiohttp's request and response behind exchange.Client.
+
+A cut answer has to look cut: the connection closes before the length or the last chunk that was promised.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from aiohttp import HttpVersion11, hdrs, web
+from multidict import CIMultiDict
+
+from proxy.exchange import ClientLeft
+from proxy.headers import Headers
+
+
+class _Response(web.StreamResponse):
+    """A response that says what the backend said, without the headers that aiohttp adds where they are missing."""
+
+    async def _write_headers(self) -> None:
+        if hdrs.SERVER not in self.said:
+            self.headers.popall(hdrs.SERVER, None)
+        if hdrs.CONTENT_TYPE not in self.said:
+            self.headers.popall(hdrs.CONTENT_TYPE, None)
+        await super()._write_headers()
+
+    def __init__(self, status: int, reason: str | None, said: CIMultiDict[str]) -> None:
+        super().__init__(status=status, reason=reason, headers=said)
+        self.said = said
+
+
+class HttpClient:
+    """One request's client on an HTTP connection."""
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        self._request = request
+        self.response: web.StreamResponse | None = None
+        self.begun_status: int | None = None
+        self.sent_bytes = 0
+        self.is_closing = False
+        self.is_done = False
+
+    async def begin(self, status: int, reason: str | None, headers: Headers) -> None:
+        """Write the status line and headers. Raises: ClientLeft."""
+        response = _Response(status, reason, CIMultiDict(headers))
+        if self.is_closing:
+            response.force_close()
+        self.response, self.begun_status = response, status
+        try:
+            await response.prepare(self._request)
+        except ConnectionError as error:
+            raise ClientLeft from error
+
+    async def write(self, data: bytes) -> None:
+        """Write a part of the body, waiting while the client is slow. Raises: ClientLeft."""
+        if self.response is None:
+            raise RuntimeError("the answer has not begun")
+        self.sent_bytes += len(data)
+        try:
+            await self.response.write(data)
+        except ConnectionError as error:
+            raise ClientLeft from error
+
+    async def end(self) -> None:
+        """End the answer cleanly. Raises: ClientLeft."""
+        if self.response is None:
+            raise RuntimeError("the answer has not begun")
+        self.is_done = True
+        try:
+            await self.response.write_eof()
+        except ConnectionError as error:
+            raise ClientLeft from error
+
+    def abort(self) -> None:
+        """Close the connection short of the answer's promised end, once what was written has gone out."""
+        transport = self._request.transport
+        if transport is None:
+            return
+        if self._request.version < HttpVersion11 and self.response is not None and not self.response.content_length:
+            # HTTP/1.0 ends a body of unknown length by closing: only a reset tells a cut from the end.
+            linger = struct.pack("ii", 1, 0)
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            transport.abort()
+        else:
+            transport.close()

@@ -1,0 +1,177 @@
+"""One client's request on its way: what is known of it, and what the relay needs of the connection to the client.
+
+The relay speaks to a `Client`, not to aiohttp, so the data path beneath can change without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from proxy import headers
+from proxy.chunks import encode_json
+from proxy.engine import Plan, Request
+from proxy.errors import ProxyError
+from proxy.headers import Headers
+from proxy.policy import Backend, Policy
+from proxy.refusals import Failure, read_refusal
+from proxy.upstream import Call, Reply, Upstream
+
+# How much of a refusal's body is read for the rules that know it by its text.
+MATCHED_BYTES = 64 * 1024
+
+
+class ClientLeft(Exception):
+    """The client closed its connection. Nobody is left to tell anything."""
+
+
+class Client(Protocol):
+    """The connection to the client. `begun_status` is None until the status line is written."""
+
+    begun_status: int | None
+
+    async def begin(self, status: int, reason: str | None, headers: Headers) -> None:
+        """Write the status line and headers."""
+
+    async def write(self, data: bytes) -> None:
+        """Write a part of the body, waiting while the client is slow. Raises: ClientLeft."""
+
+    async def end(self) -> None:
+        """End the answer cleanly."""
+
+    def abort(self) -> None:
+        """Close the connection so that the client sees that the answer is not whole."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What became of a request, for its log line and the metrics."""
+
+    plan: Plan | None = None
+    rounds: int = 0
+    branches: int = 0
+    error: ProxyError | None = None
+    has_content: bool = False
+    is_truncated: bool = False
+    has_left: bool = False
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A request and all that it takes to answer it. `body` is what goes on where no repair made another."""
+
+    request: Request
+    body: bytes | AsyncIterator[bytes] | None
+    policy: Policy
+    upstream: Upstream
+    address: Callable[[Backend], str]
+    client: Client
+    request_id: str
+    peer: str | None
+    scheme: str
+    version: str
+    record: Record = field(default_factory=Record)
+
+    def call(self, plan: Plan, branch: int) -> Call:
+        """Return the upstream request of a branch."""
+        passed = headers.toward_backend(
+            self.request.headers,
+            peer=self.peer,
+            scheme=self.scheme,
+            version=self.version,
+            # A backend may take the id for the request's identity, so no two branches share one.
+            request_id=self.request_id if branch == 0 else f"{self.request_id}-{branch}",
+        )
+        passed = self._with_credentials(passed, plan.backend)
+        body = self.body
+        if plan.bodies:
+            body = plan.bodies[branch]
+            passed = [*headers.without(headers.strip_of_the_bytes(passed), "content-type"), _JSON]
+        if plan.restore is not None:
+            passed = [*headers.without(passed, "accept", "accept-encoding"), ("Accept-Encoding", "identity")]
+        query = f"?{self.request.query}" if self.request.query else ""
+        return Call(self.request.method, self.request.path + query, passed, body)
+
+    def _with_credentials(self, passed: list[tuple[str, str]], backend: Backend) -> list[tuple[str, str]]:
+        if backend.api_key:
+            return [*headers.without(passed, "authorization"), ("Authorization", f"Bearer {backend.api_key}")]
+        # A key that opens the proxy is none of the backend's business.
+        return headers.without(passed, "authorization") if self.policy.auth_keys else passed
+
+    def told(self, plan: Plan | None) -> list[tuple[str, str]]:
+        """Return the headers by which every answer tells its id and what was repaired."""
+        told = [("x-request-id", self.request_id)]
+        if plan is not None and plan.applied:
+            told.append(("Mendproxy-Repairs", headers.repairs((a.rule, a.loses, a.warning) for a in plan.applied)))
+        return told
+
+    def passed_on(self, plan: Plan, reply_headers: Headers) -> list[tuple[str, str]]:
+        """Return the head of a backend's answer as it goes on to the client."""
+        return [*headers.without(headers.strip_hop_by_hop(reply_headers), "x-request-id"), *self.told(plan)]
+
+
+_JSON = ("Content-Type", "application/json")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRefusal:
+    """An answer with an error status, read to its end."""
+
+    status: int
+    reason: str
+    headers: Headers
+    body: bytes
+
+
+class Refused(Exception):
+    """The backend said no, or nothing, before any content: another round may follow."""
+
+    def __init__(self, failure: Failure, answer: HttpRefusal | ProxyError, *, index: int | None = None) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
+        self.answer = answer
+        self.index = index
+
+
+async def read_http_refusal(reply: Reply, limit: int, wait_s: float | None) -> Refused:
+    """Return the refusal that an answer with an error status is. Units: `limit` in bytes."""
+    body, _ = await reply.read_up_to(limit, wait_s)
+    failure = read_refusal(reply.status, body[:MATCHED_BYTES])
+    return Refused(failure, HttpRefusal(reply.status, reply.reason, reply.headers, body))
+
+
+async def tell_refusal(exchange: Exchange, plan: Plan, refused: Refused) -> None:
+    """Answer the client with a refusal: byte for byte where the status line is still to come, else as an event."""
+    answer = refused.answer
+    if isinstance(answer, ProxyError):
+        await tell_error(exchange, plan, answer, index=refused.index)
+    elif exchange.client.begun_status is None:
+        await exchange.client.begin(answer.status, answer.reason, exchange.passed_on(plan, answer.headers))
+        await exchange.client.write(answer.body)
+        await exchange.client.end()
+    else:
+        said = ProxyError(refused.failure.text[:1000], status=answer.status, type="backend_error")
+        said.code, said.param = refused.failure.code, refused.failure.param
+        await tell_error(exchange, plan, said, index=refused.index)
+
+
+async def tell_error(exchange: Exchange, plan: Plan | None, error: ProxyError, *, index: int | None = None) -> None:
+    """Answer the client with an error: as JSON, or, once a stream has begun, as its last event with no [DONE]."""
+    exchange.record.error = error
+    client = exchange.client
+    body = encode_json(error.body(**({"index": index} if index is not None else {})))
+    if client.begun_status is not None:
+        exchange.record.is_truncated = True
+        await client.write(b"data: " + body + b"\n\n")
+        await client.end()
+        return
+    said = [_JSON, ("Content-Length", str(len(body))), *exchange.told(plan)]
+    said.append(("Proxy-Status", headers.proxy_status(error.token)))
+    if error.code == "repair_refused":
+        said.append(("Preference-Applied", "handling=strict"))
+    if error.status == 401:
+        said.append(("WWW-Authenticate", "Bearer"))
+    await client.begin(error.status, None, said)
+    await client.write(body)
+    await client.end()

@@ -1,0 +1,207 @@
+"""Reads one branch's answer: bytes to chunks or to one JSON answer, whatever form the backend chose.
+
+    event stream ── parse ──► chunks ── collect ──► answer
+    JSON ─────── explode ──► chunks          the JSON itself
+
+What fails before any content is a refusal (`empty`, `error`, `silent`), since another round may follow it.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from proxy import sse
+from proxy.answers import Collector, explode
+from proxy.chunks import decode_answer, decode_chunk, failure_of, is_life
+from proxy.errors import BackendFault
+from proxy.exchange import Refused
+from proxy.headers import Headers, get
+from proxy.policy import Limits, Timeouts
+from proxy.refusals import failure_from
+from proxy.upstream import Reply, empty, silent
+
+# A backend that says neither [DONE] nor goodbye after its last finish_reason is not waited for any longer.
+AFTER_FINISH_S = 5.0
+# What one read of compressed bytes may become.
+MAX_INFLATED_BYTES = 64 * 1024 * 1024
+
+_SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b":")
+_BLANKS = b"\xef\xbb\xbf \t\r\n"
+
+
+class Reader:
+    """Reads one branch's answer, whatever its form: event stream or JSON, compressed or labelled wrongly."""
+
+    def __init__(self, reply: Reply, limits: Limits, timeouts: Timeouts, choices: int | None) -> None:
+        """Read `reply`; `choices` is how many the branch will give, where that is known."""
+        self._reply = reply
+        self._limits = limits
+        self._timeouts = timeouts
+        self._inflate = inflater(reply.headers)
+        self._finished: set[Any] = set()
+        self._expected = choices
+        self.is_alive = False
+
+    async def answer(self) -> dict[str, Any]:
+        """Return the branch's whole answer. Raises: Refused, since nothing of it can have gone to the client."""
+        try:
+            first = await self._first()
+            if not _is_event_stream(self._reply.headers, first):
+                return await self._json(first)
+            collector = Collector(None)
+            async for chunks in self._chunks(first):
+                for chunk in chunks:
+                    collector.feed(chunk)
+            return collector.result()
+        except BackendFault as fault:
+            raise Refused(failure_from(fault, "error"), fault) from fault
+
+    async def chunks(self, *, include_usage: bool) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield the branch's chunks as they come; a JSON answer's all at once.
+
+        Raises: Refused while no content has come, BackendFault afterwards.
+        """
+        try:
+            first = await self._first()
+            if _is_event_stream(self._reply.headers, first):
+                async for chunks in self._chunks(first):
+                    yield chunks
+            else:
+                chunks = explode(await self._json(first), include_usage=include_usage)
+                self.is_alive = True
+                yield chunks
+        except BackendFault as fault:
+            if self.is_alive:
+                raise
+            raise Refused(failure_from(fault, _how(fault)), fault) from fault
+
+    async def _first(self) -> bytes:
+        data = b""
+        while not data.lstrip(_BLANKS):
+            more = await self._read()
+            if not more:
+                raise empty()
+            data += more
+        return data
+
+    async def _json(self, first: bytes) -> dict[str, Any]:
+        parts, size = [first], len(first)
+        while data := await self._read():
+            parts.append(data)
+            size += len(data)
+            if size > self._limits.response_bytes:
+                raise BackendFault(
+                    f"The backend's answer is larger than the policy's limits.response ({self._limits.response_bytes} "
+                    "bytes).",
+                    code="response_too_large",
+                    token="http_response_body_size",
+                )
+        answer = decode_answer(b"".join(parts))
+        fault = failure_of(answer)
+        if fault is not None:
+            raise fault
+        return answer
+
+    async def _chunks(self, first: bytes) -> AsyncIterator[list[dict[str, Any]]]:
+        parser = sse.Parser(self._limits.event_bytes)
+        data = first
+        while data:
+            chunks, is_done = self._decoded(parser.feed(data))
+            if chunks:
+                yield chunks
+            if is_done:
+                return
+            data = await self._read()
+        chunks, _ = self._decoded(parser.close())
+        if chunks:
+            yield chunks
+        if not self.is_alive:
+            raise empty()
+
+    def _decoded(self, events: list[sse.Event]) -> tuple[list[dict[str, Any]], bool]:
+        chunks: list[dict[str, Any]] = []
+        for event in events:
+            if event.is_done:
+                return chunks, True
+            chunk = decode_chunk(event.data)
+            fault = failure_of(chunk, event.event)
+            if fault is not None:
+                raise fault
+            self._note(chunk)
+            chunks.append(chunk)
+        return chunks, False
+
+    def _note(self, chunk: dict[str, Any]) -> None:
+        self.is_alive = self.is_alive or is_life(chunk)
+        for choice in chunk.get("choices") or ():
+            if choice.get("finish_reason"):
+                self._finished.add(choice.get("index"))
+
+    async def _read(self) -> bytes:
+        while True:
+            try:
+                data = await self._reply.read(self._wait_s())
+            except TimeoutError:
+                if self._is_finished():
+                    return b""
+                raise self._silent() from None
+            inflated = self._inflate(data) if data else b""
+            if inflated or not data:
+                return inflated
+
+    def _is_finished(self) -> bool:
+        return self._expected is not None and len(self._finished) >= self._expected
+
+    def _wait_s(self) -> float:
+        if self._is_finished():
+            return AFTER_FINISH_S
+        if self.is_alive:
+            return self._timeouts.idle_s
+        left_s = self._reply.sent_at_s + self._timeouts.first_content_s - time.monotonic()
+        return max(0.0, min(self._timeouts.idle_s, left_s))
+
+    def _silent(self) -> BackendFault:
+        return silent("stopped in the middle of its answer" if self.is_alive else "sent no content in time")
+
+
+def _how(fault: BackendFault) -> str:
+    if fault.token == "connection_read_timeout":
+        return "silent"
+    return "empty" if fault.token == "http_response_incomplete" else "error"
+
+
+def _is_event_stream(headers: Headers, first: bytes) -> bool:
+    # Some gateways send events labelled as JSON, so the bytes decide where the label does not say events.
+    label = (get(headers, "content-type") or "").lower()
+    return label.startswith("text/event-stream") or first.lstrip(_BLANKS).startswith(_SSE_STARTS)
+
+
+def inflater(headers: Headers) -> Callable[[bytes], bytes]:
+    """Return what turns the pieces of a body into plain bytes.
+
+    Raises: BackendFault for a coding that is not known, and, from the function returned, for corrupt data and for a
+    piece that grows beyond MAX_INFLATED_BYTES.
+    """
+    coding = (get(headers, "content-encoding") or "identity").strip().lower()
+    if coding == "identity":
+        return lambda data: data
+    if coding not in ("gzip", "x-gzip", "deflate"):
+        raise BackendFault(
+            f"The backend compressed an answer with {coding!r} that was asked for uncompressed.",
+            code="http_protocol_error",
+        )
+    inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
+
+    def inflated(data: bytes) -> bytes:
+        try:
+            plain = inflate.decompress(data, MAX_INFLATED_BYTES)
+        except zlib.error as error:
+            raise BackendFault("The backend's compressed answer is corrupt.", code="http_protocol_error") from error
+        if inflate.unconsumed_tail:
+            raise BackendFault("The backend's compressed answer grows without bound.", code="response_too_large")
+        return plain
+
+    return inflated
