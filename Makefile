@@ -1,0 +1,87 @@
+# Everything that is done with this checkout. Python 3.11 or newer and make are all that has to be there: .venv is made
+# when a target first needs it, from the lock files alone.
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
+PROXY := $(BIN)/python -m proxy
+POLICIES := $(wildcard config/*.yaml)
+
+# What is generated, and the command that prints it: `make gen` writes it, `make check` compares it.
+GENERATED := docs/repairs.md
+print_docs/repairs.md := -m docs.print_repairs
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test test-real check gen bench lock format lint types layers policy generated
+
+help: ## say what can be made
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
+
+run: .venv/runtime ## serve config/policy.yaml on 127.0.0.1:8080; more flags in ARGS="--port 9000"
+	@$(PROXY) serve -c config/policy.yaml $(ARGS)
+
+test: .venv/dev ## run the tests; a part of them with ARGS="tests/test_sse.py -k split"
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-real: .venv/dev ## run the tests that need a real backend
+	@$(BIN)/python -m pytest -m real $(ARGS)
+
+check: format lint types layers policy generated ## all that has to hold before a change goes in; the tests come last
+	@$(MAKE) --no-print-directory test
+
+gen: .venv/dev ## write the generated files again
+	@$(foreach file,$(GENERATED),echo "$(file)"; mkdir -p "$(dir $(file))"; \
+		$(BIN)/python $(print_$(file)) > "$(file).new" && mv "$(file).new" "$(file)" || { rm -f "$(file).new"; exit 1; };)
+
+bench: .venv/dev ## measure the proxy
+	@test -d bench || { echo "There is no benchmark yet: bench/ is missing." >&2; exit 1; }
+	@$(BIN)/python -m bench $(ARGS)
+
+# The parts of check, each also a target of its own.
+format: .venv/dev
+	@$(BIN)/python -m ruff format --check .
+
+lint: .venv/dev
+	@$(BIN)/python -m ruff check .
+
+types: .venv/dev
+	@$(BIN)/python -m mypy
+
+layers: .venv/dev
+	@$(BIN)/python $(BIN)/lint-imports --no-logo
+
+policy: .venv/dev
+	@$(PROXY) check --deny-warnings $(POLICIES)
+	@$(if $(wildcard config/tests),$(PROXY) test --coverage config/tests)
+
+generated: .venv/dev
+	@$(foreach file,$(GENERATED),$(BIN)/python $(print_$(file)) | diff -u "$(file)" - \
+		|| { echo "$(file) is not what the code says: run make gen" >&2; exit 1; };)
+
+# The environment. The runtime's part alone is enough for `make run`, and a newcomer waits for no more than that.
+.venv/runtime: requirements.lock
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Python 3.11 or newer is needed, $(PYTHON) is %d.%d: make PYTHON=python3.13 ..." % v[:2])'
+	@echo "Making .venv (some seconds, once) ..."
+	@$(PYTHON) -m venv --clear .venv
+	@$(PIP) --require-hashes -r requirements.lock
+	@touch $@
+
+.venv/dev: .venv/runtime requirements-dev.lock pyproject.toml
+	@echo "Adding the development tools to .venv ..."
+	@$(PIP) --require-hashes -r requirements-dev.lock
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The locks: what runs, what builds the wheel, and both with the tools of development. No address gets into them, so
+# that they hold with any index; the hashes say that it is the same file.
+COMPILE := $(BIN)/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate \
+	--no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
+lock: .venv/dev ## bring the lock files in line with pyproject.toml; newer releases with ARGS=--upgrade
+	@$(COMPILE) $(ARGS) --extra fast -o requirements.lock pyproject.toml
+	@$(COMPILE) $(ARGS) --only-build-deps --all-build-deps -c requirements.lock -o requirements-build.lock pyproject.toml
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' \
+		| $(COMPILE) $(ARGS) -o requirements-dev.lock requirements.lock requirements-build.lock -
+	@grep -v '^#' requirements-dev.lock > requirements-dev.new && mv requirements-dev.new requirements-dev.lock
