@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 
 from aiohttp import HttpVersion11, hdrs, web
 from multidict import CIMultiDict
+from prometheus_client import Gauge
 
 from proxy.exchange import ClientLeft
 from proxy.headers import Headers
@@ -33,8 +35,12 @@ class _Response(web.StreamResponse):
 class HttpClient:
     """One request's client on an HTTP connection."""
 
-    def __init__(self, request: web.BaseRequest) -> None:
+    def __init__(self, request: web.BaseRequest, streams: Gauge | None = None) -> None:
+        """Answer `request`; `streams` counts the event streams that are open."""
         self._request = request
+        self._streams = streams
+        self._is_counted = False
+        self.begun_at_s: float | None = None
         self.response: web.StreamResponse | None = None
         self.begun_status: int | None = None
         self.sent_bytes = 0
@@ -46,7 +52,10 @@ class HttpClient:
         response = _Response(status, reason, CIMultiDict(headers))
         if self.is_closing:
             response.force_close()
-        self.response, self.begun_status = response, status
+        self.response, self.begun_status, self.begun_at_s = response, status, time.perf_counter()
+        if self._streams is not None and response.content_type == "text/event-stream":
+            self._is_counted = True
+            self._streams.inc()
         try:
             await response.prepare(self._request)
         except ConnectionError as error:
@@ -71,6 +80,12 @@ class HttpClient:
             await self.response.write_eof()
         except ConnectionError as error:
             raise ClientLeft from error
+
+    def close(self) -> None:
+        """Note that nothing more is sent."""
+        if self._streams is not None and self._is_counted:
+            self._is_counted = False
+            self._streams.dec()
 
     def abort(self) -> None:
         """Close the connection short of the answer's promised end, once what was written has gone out."""

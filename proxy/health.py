@@ -33,10 +33,10 @@ class Health:
     def __init__(self) -> None:
         self._beliefs: dict[str, Belief] = {}
 
-    def note(self, backend: str, fault: BackendFault | None) -> None:
-        """Note how a request to a backend went: a head came (None), or none did."""
-        why = "answers" if fault is None else fault.message
-        self._beliefs[backend] = Belief(fault is None, why, time.monotonic())
+    def note(self, backend: str, outcome: BackendFault | int | None) -> None:
+        """Note how a request to a backend went: an answer with some status came, or none did."""
+        fault = outcome if isinstance(outcome, BackendFault) else None
+        self._beliefs[backend] = Belief(fault is None, fault.message if fault else "answers", time.monotonic())
 
     async def belief(self, backend: Backend, upstream: Upstream, address: Callable[[Backend], str]) -> Belief:
         """Return what is believed of a backend, looking when the last news of it is old."""

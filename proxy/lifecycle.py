@@ -19,8 +19,9 @@ from aiohttp import web
 
 from proxy import standin
 from proxy.admin import AdminPort, Status
-from proxy.errors import PolicyFault
+from proxy.errors import BackendFault, PolicyFault
 from proxy.health import Health
+from proxy.metrics import Metrics
 from proxy.policy import Backend, Policy
 from proxy.server import DataPort
 from proxy.upstream import Upstream
@@ -79,19 +80,28 @@ async def serve(options: Options) -> None:
         standins = Standins(stack)
         await standins.start(policy)
         health, status = Health(), Status()
-        upstream = Upstream(health.note)
+        metrics = Metrics()
+
+        def note(backend: str, outcome: BackendFault | int) -> None:
+            health.note(backend, outcome)
+            metrics.note(backend, outcome)
+
+        upstream = Upstream(note)
         stack.push_async_callback(upstream.close)
-        port = DataPort(policy, upstream, standins.address)
+        port = DataPort(policy, upstream, standins.address, metrics)
         admin = AdminPort(port, health, upstream, standins.address, status)
         data_runner = web.ServerRunner(port.server(), shutdown_timeout=CUT_S)
         admin_runner = web.AppRunner(admin.app(), access_log=None, shutdown_timeout=CUT_S)
         data_site = await _listen(stack, data_runner, options.host, options.port)
         await _listen(stack, admin_runner, options.admin_host, options.admin_port)
-        _say_what_is_served(options, policy)
+        life = Life(options, port, standins, status, data_site)
+        # Before anybody is told that the process serves: who reads it may send a signal at once.
+        life.heed_signals()
+        _say_what_is_served(options, policy, _url(data_runner, options.host), _url(admin_runner, options.admin_host))
         # What is loaded by now stays: the collector need not look at it again on every pass.
         gc.collect()
         gc.freeze()
-        await Life(options, port, standins, status, data_site).run()
+        await life.run()
 
 
 async def _listen(stack: AsyncExitStack, runner: web.BaseRunner, host: str, port: int) -> web.TCPSite:
@@ -105,11 +115,16 @@ async def _listen(stack: AsyncExitStack, runner: web.BaseRunner, host: str, port
     return site
 
 
-def _say_what_is_served(options: Options, policy: Policy) -> None:
+def _url(runner: web.BaseRunner, host: str) -> str:
+    # The port is the one that was got: port 0 asks for any that is free.
+    return f"http://{f'[{host}]' if ':' in host else host}:{runner.addresses[0][1]}"
+
+
+def _say_what_is_served(options: Options, policy: Policy, url: str, admin_url: str) -> None:
     log.info(
         "serving",
-        url=f"http://{options.host}:{options.port}",
-        admin=f"http://{options.admin_host}:{options.admin_port}",
+        url=url,
+        admin=admin_url,
         policy=str(options.policy_path),
         sha256=policy.sha256[:12],
         backends={backend.name: backend.url for backend in policy.backends},
@@ -133,11 +148,14 @@ class Life:
         self._site = data_site
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
 
-    async def run(self) -> None:
-        """Return when the process is to end."""
+    def heed_signals(self) -> None:
+        """Take in signals from now on; `run` does what they say."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signals.put_nowait, number)
+
+    async def run(self) -> None:
+        """Return when the process is to end."""
         while await self._signals.get() is signal.SIGHUP:
             await self._reload()
         await self._until_second_signal()
@@ -147,12 +165,14 @@ class Life:
             policy = self._options.load()
         except PolicyFault as error:
             self._status.last_reload_faults = len(error.faults)
+            self._port.metrics.reloaded(None)
             for fault in error.faults:
                 log.error("policy.fault", fault=str(fault))
             log.error("policy.kept", sha256=self._port.policy.sha256[:12])
             return
         except OSError as error:
             self._status.last_reload_faults = 1
+            self._port.metrics.reloaded(None)
             log.error("policy.unreadable", file=str(self._options.policy_path), error=error.strerror)
             return
         await self._standins.start(policy)
@@ -179,6 +199,7 @@ class Life:
         await asyncio.sleep(self._options.drain_grace_s)
         await self._site.stop()
         self._port.is_closing = True
+        log.info("listener.closed", in_flight=self._port.in_flight)
         try:
             async with asyncio.timeout(self._options.drain_timeout_s):
                 await self._port.wait_idle()

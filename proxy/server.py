@@ -22,6 +22,7 @@ from proxy.engine import Request
 from proxy.errors import ClientFault, ProxyError, ProxyFault
 from proxy.exchange import ClientLeft, Exchange, tell_error
 from proxy.headers import Headers
+from proxy.metrics import Metrics
 from proxy.policy import Backend, Policy
 from proxy.relay import carry_out
 from proxy.tunnel import tunnel
@@ -30,6 +31,8 @@ from proxy.upstream import Upstream
 # What a request line and a header may be long: nginx's four buffers of 8 KiB, rounded up to what browsers send.
 MAX_LINE_BYTES = 64 * 1024
 IDLE_CONNECTION_S = 75.0
+# nginx' status, for log and metrics only, of a request whose client has left.
+LEFT = 499
 
 _ESCAPED_DOT = re.compile("%2e", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
@@ -40,7 +43,16 @@ log = structlog.get_logger("mendproxy")
 class DataPort:
     """Serves clients. The policy is one value, replaced whole by `use`; a request keeps the one that it began with."""
 
-    def __init__(self, policy: Policy, upstream: Upstream, address: Callable[[Backend], str]) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        upstream: Upstream,
+        address: Callable[[Backend], str],
+        metrics: Metrics | None = None,
+    ) -> None:
+        """Serve by `policy`; `address` is where a backend is reached."""
+        self.metrics = metrics if metrics is not None else Metrics()
+        self.metrics.reloaded(policy)
         self._policy = policy
         self._is_inspected = engine.inspected_paths(policy)
         self._upstream = upstream
@@ -58,6 +70,7 @@ class DataPort:
     def use(self, policy: Policy) -> None:
         """Serve new requests by another policy."""
         self._policy, self._is_inspected = policy, engine.inspected_paths(policy)
+        self.metrics.reloaded(policy)
 
     async def wait_idle(self) -> None:
         """Return when no request is being served."""
@@ -79,8 +92,9 @@ class DataPort:
         """Answer one request."""
         started_s = time.perf_counter()
         self.in_flight += 1
+        self.metrics.in_flight.inc()
         self._idle.clear()
-        client = HttpClient(request)
+        client = HttpClient(request, self.metrics.streams_open)
         client.is_closing = self.is_closing
         exchange = self._exchange(request, client)
         try:
@@ -90,11 +104,20 @@ class DataPort:
             exchange.record.has_left = not client.is_done
             raise
         finally:
+            client.close()
             self.in_flight -= 1
+            self.metrics.in_flight.dec()
             if not self.in_flight:
                 self._idle.set()
-            _log(exchange, client, time.perf_counter() - started_s)
-        return client.response if client.response is not None else web.Response(status=499)
+            self._record(exchange, client, started_s)
+        return client.response if client.response is not None else web.Response(status=LEFT)
+
+    def _record(self, exchange: Exchange, client: HttpClient, started_s: float) -> None:
+        seconds = time.perf_counter() - started_s
+        first_byte_s = client.begun_at_s - started_s if client.begun_at_s is not None else None
+        status = LEFT if exchange.record.has_left else client.begun_status or LEFT
+        self.metrics.answered(exchange.request.path, status, exchange.record, seconds, first_byte_s)
+        _log(exchange, client, status, seconds)
 
     def _exchange(self, request: web.BaseRequest, client: HttpClient) -> Exchange:
         said = headers.of_wire(request.raw_headers)
@@ -215,7 +238,7 @@ def _where(bug: BaseException) -> str:
     return f"{trace.tb_frame.f_code.co_name}:{trace.tb_lineno}" if trace is not None else ""
 
 
-def _log(exchange: Exchange, client: HttpClient, seconds: float) -> None:
+def _log(exchange: Exchange, client: HttpClient, status: int, seconds: float) -> None:
     record, plan = exchange.record, exchange.record.plan
     log.info(
         "request",
@@ -224,7 +247,7 @@ def _log(exchange: Exchange, client: HttpClient, seconds: float) -> None:
         path=exchange.request.path,
         model=plan.facts.model if plan is not None else None,
         backend=plan.backend.name if plan is not None else None,
-        status=499 if record.has_left else client.begun_status,
+        status=status,
         rules=[applied.rule for applied in plan.applied] if plan is not None else [],
         branches=record.branches,
         rounds=record.rounds,

@@ -102,8 +102,9 @@ class Reply:
     async def finish(self) -> None:
         """Let the last bytes of a finished answer come in, so that its connection can be used again."""
         try:
-            while await self.read(DRAIN_S):
-                continue
+            async with asyncio.timeout(DRAIN_S):
+                while await self.read(None):
+                    continue
         except (BackendFault, TimeoutError):
             self._response.close()
 
@@ -111,8 +112,8 @@ class Reply:
 class Upstream:
     """Sends branches to backends. One for the life of the process: policies come and go, connections stay."""
 
-    def __init__(self, note: Callable[[str, BackendFault | None], None]) -> None:
-        """Open no connection yet; `note` is told, by the backend's name, of each head that came or did not."""
+    def __init__(self, note: Callable[[str, BackendFault | int], None]) -> None:
+        """Open no connection yet; `note` is told, by the backend's name, of each status or fault."""
         self._note = note
         self._session = _session(force_close=False)
         self._fresh = _session(force_close=True)
@@ -148,7 +149,7 @@ class Upstream:
         except BackendFault as fault:
             self._note(backend.name, fault)
             raise
-        self._note(backend.name, None)
+        self._note(backend.name, response.status)
         try:
             yield response
         finally:
