@@ -17,10 +17,12 @@ from proxy.body import Body, UnreadableBody
 from proxy.errors import ClientFault, ProxyError, ProxyFault
 from proxy.headers import Headers, is_strict
 from proxy.matching import BadTest, Facts, compile_globs
+from proxy.matching.values import is_integer
 from proxy.policy import Backend, OnError, Policy, Rule
 from proxy.refusals import Failure
-from proxy.repairs.card import Act, Answer, Draft, Rejection
+from proxy.repairs.card import Act, Answer, Draft, Fan, Rejection, Undo
 from proxy.repairs.fan_out import branch_bodies
+from proxy.repairs.split import split_bodies
 from proxy.spread import Spread
 
 Kind = Literal["chat", "text"]
@@ -54,14 +56,15 @@ class Applied:
 class Restore:
     """How the branches' answers become the one that the client asked for."""
 
-    kind: Kind
+    kind: Kind | None
     stream: bool
     include_usage: bool
-    spreads: tuple[Spread, ...]
-    total: int | None
-    concurrency: int
-    usage: Usage
-    model: str
+    spreads: tuple[Spread, ...] = (Spread(1),)
+    total: int | None = None
+    concurrency: int = 0
+    usage: Usage = "once"
+    model: str = ""
+    undos: tuple[Callable[[], Undo], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +236,11 @@ def _apply(rule: Rule, acts: tuple[tuple[str, Act], ...], run: _Run) -> tuple[Dr
 
 
 def _edits(before: Draft, after: Draft) -> bool:
-    return after.body is not before.body or after.answer != before.answer or after.fan != before.fan
+    return after.body is not before.body or _shape(after) != _shape(before)
+
+
+def _shape(draft: Draft) -> tuple[object, ...]:
+    return draft.answer, draft.fan, draft.split, draft.undos
 
 
 def _loses(rule: Rule, losses: list[str]) -> str | None:
@@ -255,7 +262,7 @@ def _finish(run: _Run, backend: Backend, *, strict: bool, tried: frozenset[str])
     refusal = _refusal(run, strict=strict)
     if refusal is not None:
         return replace(base, refusal=refusal)
-    if run.facts.body is None or not run.draft.body.is_edited:
+    if run.facts.body is None or not (run.draft.body.is_edited or run.draft.undos):
         return base
     return _with_branches(base)
 
@@ -290,14 +297,13 @@ def _rejected(rejection: Rejection, rule: str) -> ClientFault:
 
 def _with_branches(base: Plan) -> Plan:
     draft = base.draft
-    if draft.fan is None:
-        bodies: tuple[bytes, ...] = (draft.body.encode(),)
-    else:
-        bodies = tuple(body.encode() for body in branch_bodies(draft.body, draft.fan))
+    groups = split_bodies(draft.body, draft.split) if draft.split is not None else [draft.body]
+    branches = [branch for group in groups for branch in (branch_bodies(group, draft.fan) if draft.fan else [group])]
+    bodies = tuple(branch.encode() for branch in branches)
     if not _has_to_be_restored(draft):
         return replace(base, bodies=bodies)
     kind = base.kind
-    if kind is None:
+    if kind is None and (draft.answer is not None or draft.fan is not None):
         rules = ", ".join(repr(applied.rule) for applied in base.applied)
         return replace(
             base,
@@ -307,11 +313,15 @@ def _with_branches(base: Plan) -> Plan:
                 code="policy_error",
             ),
         )
-    return replace(base, bodies=bodies, restore=_restore(draft, kind, base.facts.model or ""))
+    return replace(base, bodies=bodies, restore=_restore(draft, kind, base.facts.model or "", len(groups)))
+
+
+def _is_split(draft: Draft) -> bool:
+    return draft.fan is not None or draft.split is not None
 
 
 def _has_to_be_restored(draft: Draft) -> bool:
-    if draft.fan is not None:
+    if draft.undos or _is_split(draft):
         return True
     if draft.answer is None:
         return False
@@ -325,23 +335,44 @@ def wants_usage(body: Mapping[str, Any]) -> bool:
     return isinstance(options, dict) and options.get("include_usage") is True
 
 
-def _restore(draft: Draft, kind: Kind, model: str) -> Restore:
+def _restore(draft: Draft, kind: Kind | None, model: str, groups: int) -> Restore:
     answer = draft.answer or Answer(draft.body.get("stream") is True, wants_usage(draft.body))
-    fan = draft.fan
-    if fan is None:
-        return Restore(kind, answer.stream, answer.include_usage, (Spread(1),), None, 0, "once", model)
-    n = fan.n
-    spreads = (Spread(n, 0, n),) if fan.copies > 1 else tuple(Spread(n, offset) for offset in range(n))
-    total = n * (_prompts(draft.body) if kind == "text" else 1)
-    usage: Usage = "sum" if fan.usage == "sum" else "once"
-    return Restore(kind, answer.stream, answer.include_usage, spreads, total, fan.concurrency, usage, model)
+    restoring = Restore(kind, answer.stream, answer.include_usage, model=model, undos=draft.undos[::-1])
+    if not _is_split(draft):
+        return restoring
+    fan, split = draft.fan or Fan(1), draft.split
+    limits = {fan.concurrency, split.concurrency if split is not None else 0} - {0}
+    return replace(
+        restoring,
+        spreads=tuple(_spreads(fan, groups, split.size if split is not None else 0, _own(draft, kind))),
+        total=fan.n * (_prompts(draft.body) if kind == "text" else 1) if draft.fan is not None else None,
+        concurrency=min(limits, default=0),
+        usage="sum" if fan.usage == "sum" else "once",
+    )
+
+
+def _spreads(fan: Fan, groups: int, size: int, own: int) -> Iterator[Spread]:
+    """Yield where each branch's choices go: group by group, in each the n branches of its fan-out.
+
+    `own` is how many choices the backend itself makes of each element of a group.
+    """
+    for group in range(groups):
+        start = group * size * own * fan.n
+        if fan.copies > 1:
+            yield Spread(fan.n, start, fan.copies, group)
+        else:
+            yield from (Spread(fan.n, start + offset, 1, group) for offset in range(fan.n))
+
+
+def _own(draft: Draft, kind: Kind | None) -> int:
+    n: Any = draft.body.get("n")
+    return int(n) if kind is not None and is_integer(n) and n > 1 else 1
 
 
 def _prompts(body: Mapping[str, Any]) -> int:
     """Return how many prompts a completion request holds: text, token ids, or a list of either."""
     prompt = body.get("prompt")
-    is_batch = isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list)
-    return len(prompt) if is_batch and isinstance(prompt, list) else 1
+    return len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
 
 
 def replan(old: Plan, failure: Failure, policy: Policy) -> Plan | None:
@@ -354,8 +385,7 @@ def replan(old: Plan, failure: Failure, policy: Policy) -> Plan | None:
     for rule in old.backend.rules:
         if not _is_open(rule, old) or not _holds(rule, run.facts):
             continue
-        acts = tuple(_acts(rule, failure))
-        draft, applied = _apply(rule, acts, run) if acts else (run.draft, None)
+        draft, applied = _reaction(rule, failure, run)
         if applied is None or (old.is_strict and applied.loses):
             continue
         fired.add(rule.id)
@@ -366,6 +396,14 @@ def replan(old: Plan, failure: Failure, policy: Policy) -> Plan | None:
     if not _edits(old.draft, run.draft):
         return None
     return _finish(run, old.backend, strict=old.is_strict, tried=old.tried | fired)
+
+
+def _reaction(rule: Rule, failure: Failure, run: _Run) -> tuple[Draft, Applied | None]:
+    acts = tuple(_acts(rule, failure))
+    try:
+        return _apply(rule, acts, run)
+    except UnreadableBody:
+        return run.draft, None
 
 
 def _is_open(rule: Rule, old: Plan) -> bool:

@@ -73,8 +73,8 @@ class Exchange:
     version: str
     record: Record = field(default_factory=Record)
 
-    def call(self, plan: Plan, branch: int) -> Call:
-        """Return the upstream request of a branch."""
+    def call(self, plan: Plan, branch: int, backend: Backend | None = None) -> Call:
+        """Return the upstream request of a branch, to the plan's backend unless another is given."""
         passed = headers.toward_backend(
             self.request.headers,
             peer=self.peer,
@@ -83,7 +83,7 @@ class Exchange:
             # A backend may take the id for the request's identity, so no two branches share one.
             request_id=self.request_id if branch == 0 else f"{self.request_id}-{branch}",
         )
-        passed = self._with_credentials(passed, plan.backend)
+        passed = self._with_credentials(passed, backend or plan.backend)
         body = self.body
         if plan.bodies:
             body = plan.bodies[branch]

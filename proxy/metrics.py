@@ -48,7 +48,13 @@ class Metrics:
             return Histogram(f"mendproxy_{name}", text, labels, buckets=buckets, registry=self.registry)
 
         self._requests = counter("requests_total", "Requests answered.", "path", "code", "outcome")
-        self._repairs = counter("repairs_total", "Repairs done.", "rule", "repair", "loss")
+        self._repairs = counter(
+            "repairs_total",
+            "Repairs done; loss `observed`: only would have been.",
+            "rule",
+            "repair",
+            "loss",
+        )
         self._duration = histogram("request_duration_seconds", "From the request's head to the answer's end.", SECONDS)
         self._first_byte = histogram("time_to_first_byte_seconds", "From the request's head to the answer's.", SECONDS)
         self._upstream = counter("upstream_requests_total", "Answers of backends, by status.", "backend", "code")
@@ -88,7 +94,9 @@ class Metrics:
             self._first_byte.observe(first_byte_s)
         if record.plan is not None:
             for applied in record.plan.applied:
-                self._repaired(applied)
+                self._repaired(applied, "lossy" if applied.loses else "exact")
+            for applied in record.plan.observed:
+                self._repaired(applied, "observed")
             if len(record.plan.bodies) > 1:
                 self._branches.observe(len(record.plan.bodies))
         if record.has_left:
@@ -96,9 +104,9 @@ class Metrics:
         if record.is_truncated:
             self._truncated.inc()
 
-    def _repaired(self, applied: Applied) -> None:
+    def _repaired(self, applied: Applied, loss: str) -> None:
         for repair in applied.repairs:
-            self._repairs.labels(applied.rule, repair, "lossy" if applied.loses else "exact").inc()
+            self._repairs.labels(applied.rule, repair, loss).inc()
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

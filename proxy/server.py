@@ -23,6 +23,7 @@ from proxy.errors import ClientFault, ProxyError, ProxyFault
 from proxy.exchange import ClientLeft, Exchange, tell_error
 from proxy.headers import Headers
 from proxy.metrics import Metrics
+from proxy.models import is_joined, list_models
 from proxy.policy import Backend, Policy
 from proxy.relay import carry_out
 from proxy.tunnel import tunnel
@@ -154,6 +155,9 @@ class DataPort:
         if headers.get(exchange.request.headers, "upgrade") is not None and request.method == "GET":
             await tunnel(exchange, request)
             return
+        if is_joined(exchange):
+            await list_models(exchange)
+            return
         await answer_expect(request)
         await self._read(request, exchange, limit)
         await carry_out(exchange, engine.plan(exchange.request, exchange.policy))
@@ -249,6 +253,7 @@ def _log(exchange: Exchange, client: HttpClient, status: int, seconds: float) ->
         backend=plan.backend.name if plan is not None else None,
         status=status,
         rules=[applied.rule for applied in plan.applied] if plan is not None else [],
+        observed=[applied.rule for applied in plan.observed] if plan is not None else [],
         branches=record.branches,
         rounds=record.rounds,
         sent_bytes=client.sent_bytes,
