@@ -1,14 +1,14 @@
 """What a repair is: a card that says all about it, and the act that the card builds from a rule's options.
 
 A repair is a pair. Its request half edits the draft of a plan; what has to be undone on the answer it leaves in the
-draft (`answer`, `fan`), where the engine reads it when every rule has run.
+draft (`answer`, `fan`, `split`, `undos`), where the engine reads it when every rule has run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import BaseModel
 
@@ -35,6 +35,33 @@ class Fan:
 
 
 @dataclass(frozen=True, slots=True)
+class Split:
+    """How the list in a field becomes branches of at most `size` elements each."""
+
+    field: str
+    size: int
+    concurrency: int = 0
+    is_bare: bool = False  # a group of one is sent as the element itself
+
+
+class Undo(Protocol):
+    """The answer half of a repair, at work on the answer of one branch. What it is handed it must not change.
+
+    Undos run in the reverse order of the request halves, on the backend's own choices, before branches are merged.
+    """
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the rest of the branch's stream is not wanted, so that its connection may be closed."""
+
+    def chunk(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        """Return a chunk of a streamed answer (on other paths: the JSON object of an event) as the client gets it."""
+
+    def answer(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return a whole answer as the client gets it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rejection:
     """The request is answered 400 by the proxy itself."""
 
@@ -52,6 +79,8 @@ class Draft:
     max_branches: int = 16
     answer: Answer | None = None
     fan: Fan | None = None
+    split: Split | None = None
+    undos: tuple[Callable[[], Undo], ...] = ()
     rejection: Rejection | None = None
 
 

@@ -17,8 +17,8 @@ What it asked for beyond the limit; of numbers the sentence says old and new ("m
 ## Options
 
 A mapping of paths to limits: `min`, `max` (numbers, or `{field: other.path}`, which is no limit where that field is no
-number), `max_length`. Where both apply and `min` is above `max`, `max` wins. A text such as `"512"` or a capture
-`"{limit}"` may stand for a number, so that a rule can take the limit from the backend's refusal.
+number), `max_length`. Where both apply and `min` is above `max`, `max` wins. A numeral such as `"512"` is a number too,
+so that a reactive rule can take the limit from the backend's refusal: `max: "{limit}"`.
 
 ## Example
 
@@ -53,13 +53,13 @@ from proxy.repairs.places import Slot, slots
 from proxy.repairs.values import Changes, is_reference
 
 _NUMERAL: Final = re.compile(r"-?\d{1,15}(\.\d{1,15})?")
-_CAPTURE: Final = re.compile(r"\{[A-Za-z_]\w*\}")
+_CAPTURE: Final = r"\{[A-Za-z_]\w*\}"  # in a policy's text; filled in before it is read here
 
 
 def _limit(raw: Any) -> Any:
     if is_number(raw) and math.isfinite(raw):
         return raw
-    if isinstance(raw, str) and (_NUMERAL.fullmatch(raw) or _CAPTURE.fullmatch(raw)):
+    if isinstance(raw, str) and _NUMERAL.fullmatch(raw):
         return str(raw)
     if not is_reference(raw):
         raise misfit([((), "a limit is a number or {field: other.path}")], raw)
@@ -76,7 +76,7 @@ Limit = Annotated[
         {
             "anyOf": [
                 {"type": "number"},
-                {"type": "string", "pattern": rf"^({_NUMERAL.pattern}|{_CAPTURE.pattern})$"},
+                {"type": "string", "pattern": rf"^({_NUMERAL.pattern}|{_CAPTURE})$"},
                 {"type": "object", "properties": {"field": {"type": "string"}}, "required": ["field"]},
             ]
         }
@@ -116,7 +116,7 @@ class ClampOptions(RootModel[dict[FieldPath, Limits]]):
 
 
 def number_of(limit: Any) -> Number | None:
-    """Return the limit where it is a number or its numeral; None where it is looked up, or a capture not yet made."""
+    """Return the limit where it is a number or its numeral; None where it is looked up."""
     if is_number(limit):
         return limit
     if isinstance(limit, str) and _NUMERAL.fullmatch(limit):

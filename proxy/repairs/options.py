@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+)
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, ValidationError, core_schema
 
 from proxy.fields import Path, parse_path
@@ -120,7 +128,7 @@ FieldPath = Annotated[str, AfterValidator(_field_path)]
 Json = Annotated[Any, AfterValidator(_json)]
 """Any JSON value."""
 
-RawTest = Annotated[Any, AfterValidator(_json), AfterValidator(check_test)]
+RawTest = Annotated[Any, AfterValidator(_json), AfterValidator(check_test), WithJsonSchema({"format": "test"})]
 """A test, as the policy says it."""
 
 Where = Annotated[dict[AnyPath, RawTest], Field(min_length=1)]

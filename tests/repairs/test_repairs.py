@@ -1,7 +1,7 @@
 """One strict tester for all repairs: the tables in cases/, one a repair, and what holds for every repair and body.
 
 A case: `name`, `options`, `before`; then `after` or `unchanged: true`; of a change `loses: sentence` or `exact: true`;
-and `given`, `draft`, `warning` where the repair leaves more than a body. A body may be written as JSON text.
+and `given`, `draft`, `warning` where the repair leaves more than a body (of `undos` how many). A body may be JSON text.
 """
 
 import json
@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from proxy.body import Body
 from proxy.repairs import REPAIRS
-from proxy.repairs.card import Act, Answer, Change, Draft, Fan, Rejection
+from proxy.repairs.card import Act, Answer, Change, Draft, Fan, Rejection, Split
 
 FOLDER = Path(__file__).parent / "cases"
-MADE_OF = {"answer": Answer, "fan": Fan, "rejection": Rejection}
+MADE_OF = {"answer": Answer, "fan": Fan, "rejection": Rejection, "split": Split}
 RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -120,10 +120,11 @@ def check_act(act: Act, case: Case) -> None:
 
 
 def check_change(change: Change, draft: Draft, case: Case) -> None:
-    after = change.draft
+    after, parts = change.draft, dict(case.draft)
+    assert len(after.undos) - len(draft.undos) == parts.pop("undos", 0)
     assert exactly(dict(after.body)) == exactly(case.expected)
     assert (change.loses, change.warning) == (case.loses, case.warning)
-    assert replace(after, body=draft.body) == replace(draft, **made(case.draft))
+    assert replace(after, body=draft.body, undos=()) == replace(draft, undos=(), **made(parts))
     check_untouched(draft.body, after.body)
 
 
@@ -256,15 +257,15 @@ def test_the_example_of_a_repair_can_be_built_and_run(repair):
     act = built(repair, options[repair])
     change = act(Draft(Body.of(EXAMPLE_BODY)))
     assert change is not None
-    if repair not in ("warn", "reject"):
+    if repair not in ("warn", "reject", "response", "split"):
         assert exactly(dict(change.draft.body)) != exactly(EXAMPLE_BODY)
 
 
 EXAMPLE_BODY = {
     "model": "m",
     "messages": [
-        {"role": "developer", "content": "a", "id": "x", "reasoning_content": "b"},
-        {"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": {}}}]},
+        {"role": "developer", "content": [{"type": "input_text", "text": "a"}], "id": "x", "reasoning_content": "b"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "call-1", "function": {"arguments": {}}}]},
         {"role": "user", "content": None, "id": "y"},
     ],
     "store": True,
@@ -275,6 +276,9 @@ EXAMPLE_BODY = {
     "temperature": 3,
     "max_completion_tokens": 50,
     "reasoning_effort": "max",
+    "encoding_format": "base64",
+    "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"const": 1, "pattern": "a"}}},
+    "input": ["a"] * 40,
 }
 
 
@@ -298,6 +302,14 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=6,
 )
+KEYWORDS = ["type", "properties", "anyOf", "const", "pattern", "required", "$ref", "$defs", "minimum", "nullable"]
+SCHEMAS = st.recursive(
+    VALUES | st.sampled_from(["object", "null", "#/$defs/a", "#"]),
+    lambda inner: st.dictionaries(st.sampled_from(KEYWORDS), inner, max_size=4) | st.lists(inner, max_size=2),
+    max_leaves=6,
+)
+FORMATS = st.sampled_from(["json_schema", "json_object", "text", "xml"])
+FUNCTIONS = st.fixed_dictionaries({"name": SCALARS}, optional={"parameters": SCHEMAS, "strict": SCALARS})
 BODIES = st.fixed_dictionaries(
     {},
     optional={
@@ -310,6 +322,15 @@ BODIES = st.fixed_dictionaries(
         "temperature": SCALARS,
         "stream": SCALARS,
         "stream_options": VALUES,
+        "stop": VALUES,
+        "prompt": VALUES,
+        "echo": SCALARS,
+        "encoding_format": SCALARS | st.sampled_from(["float", "base64"]),
+        "dimensions": SCALARS,
+        "model": SCALARS,
+        "response_format": VALUES | st.fixed_dictionaries({"type": FORMATS}, optional={"schema": SCHEMAS}),
+        "guided_json": SCHEMAS,
+        "tools": VALUES | st.lists(st.fixed_dictionaries({"function": FUNCTIONS}), max_size=2),
         "é": VALUES,
     },
 )
@@ -346,7 +367,7 @@ COERCIONS = long(
 )
 LIMITS = long(
     {"min": st.sampled_from([0, -1, -1.5, "0", None]), "max": st.sampled_from([1, 1.5, 2.0, "2", {"field": "seed"}])},
-    {"min": st.sampled_from([2, 0.5, "{limit}"]), "max_length": st.none() | st.integers(0, 2)},
+    {"min": st.sampled_from([2, 0.5, "0.5"]), "max_length": st.none() | st.integers(0, 2)},
     {"max_length": st.integers(0, 2)},
 )
 TARGETS = {
@@ -359,11 +380,139 @@ TARGETS = {
     "a.*": ["b.*"],
 }
 MOVES = st.sampled_from([(source, to) for source, targets in TARGETS.items() for to in targets])
+ANSWERED = long(
+    {"drop": st.lists(PATHS, min_size=1, max_size=2)},
+    {"set": mappings(WRITTEN)},
+    {"clamp": mappings(LIMITS)},
+    {"echo_prompt": st.just(True)},
+    {"finish_with_calls": st.just("tool_calls")},
+    {"skip_chunks": WHERES},
+)
+# Chats and Responses' items, for the repairs of messages.
+
+PARTS = st.sampled_from(
+    [
+        "a",
+        {"type": "text", "text": "a"},
+        {"type": "text", "text": "", "cache_control": {"type": "ephemeral"}},
+        {"type": "text"},
+        {"text": "b"},
+        {"type": "input_text", "text": "b", "annotations": [1]},
+        {"type": "refusal", "refusal": "no"},
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "image_url", "image_url": "data:image/png;base64,AA=="},
+        {"type": "image_url", "image_url": {"url": "http://x/a.png", "detail": "low"}},
+        {"type": "input_image", "image_url": "http://x/b.png", "detail": "high"},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}},
+        {"type": "input_audio", "input_audio": {"data": "AA==", "format": "mp3"}},
+        {"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,AA=="}},
+        {"type": "file", "file": {"file_data": "data:image/png;base64,AA=="}},
+        {"type": 5},
+        {},
+        7,
+        None,
+    ]
+)
+CONTENTS = st.sampled_from([None, "", "a", "b c", "Continue.", {}, 5]) | st.lists(PARTS, max_size=3)
+CALL_IDS = st.sampled_from(["c1", "c2", "call_1", "", None, 5])
+FUNCTIONS = st.sampled_from([{"name": "f", "arguments": "{}"}, {"name": "g", "arguments": {"a": 1}}, {}, None, "f"])
+CALLS = st.fixed_dictionaries({}, optional={"id": CALL_IDS, "function": FUNCTIONS}) | st.sampled_from([None, 5])
+ROLES = st.sampled_from(
+    ["system", "developer", "user", "assistant", "assistant", "tool", "tool", "function", "bot", None]
+)
+MESSAGES = st.fixed_dictionaries(
+    {"role": ROLES},
+    optional={
+        "content": CONTENTS,
+        "tool_calls": st.lists(CALLS, max_size=3) | st.none(),
+        "tool_call_id": CALL_IDS,
+        "name": st.sampled_from(["n", "m", 5]),
+        "reasoning_content": st.sampled_from(["", "r", None]),
+        "function_call": FUNCTIONS,
+    },
+)
+ITEMS = (
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["function_call", "function_call", "custom_tool_call", "web_search_call"])},
+        optional={"call_id": CALL_IDS, "name": st.just("f"), "arguments": st.just("{}")},
+    )
+    | st.fixed_dictionaries(
+        {"type": st.sampled_from(["function_call_output", "custom_tool_call_output"])},
+        optional={"call_id": CALL_IDS, "output": CONTENTS},
+    )
+    | st.fixed_dictionaries({"type": st.just("message"), "role": ROLES, "content": CONTENTS})
+    | st.just({"type": "reasoning", "summary": []})
+)
+INPUTS = st.lists(st.sampled_from(["a", "b", "", [1, 2], [], ["a", "b"], [True], 5]), max_size=4)
+CHATS = st.fixed_dictionaries(
+    {},
+    optional={
+        "messages": st.lists(MESSAGES | st.sampled_from([None, "a", {}]), max_size=6) | VALUES,
+        "input": st.lists(ITEMS, max_size=6) | INPUTS | VALUES,
+        "n": SCALARS,
+    },
+)
+ON_CHATS = ("convert_part", "flatten_content", "insert_message", "merge_messages", "pair_tool_calls", "split")
+PART_TYPES = st.sampled_from(
+    [
+        "text",
+        "input_text",
+        "refusal",
+        "thinking",
+        "image_url",
+        "input_image",
+        "image",
+        "input_audio",
+        "audio_url",
+        "file",
+        "string",
+        "*",
+    ]
+)
+PART_TARGETS = st.sampled_from(
+    [
+        "text",
+        "input_text",
+        "output_text",
+        "image_url",
+        "video_url",
+        "audio_url",
+        "input_image",
+        "input_audio",
+        "placeholder",
+        "user",
+        "drop",
+        "keep",
+    ]
+)
+CONVERSIONS = PART_TARGETS | long(
+    {"to": PART_TARGETS, "keep_last": st.integers(0, 2)},
+    {
+        "to": PART_TARGETS,
+        "where": st.just({"text": {"exists": False}}),
+        "message": st.none() | st.just({"role": "tool"}),
+    },
+    {"to": st.sampled_from(["placeholder", "user"]), "text": st.sampled_from(["", "x"])},
+)
+NEIGHBOURS = st.none() | st.lists(
+    st.sampled_from(["start", "end", "system", "user", "assistant", "tool"]), min_size=1, max_size=3
+)
+
 OPTIONS = {
     "clamp": mappings(LIMITS),
     "coerce": mappings(COERCIONS),
+    "convert_part": st.dictionaries(PART_TYPES, CONVERSIONS, min_size=1, max_size=4),
     "default": mappings(WRITTEN),
+    "degrade_format": long(
+        {"as": st.sampled_from(["openai", "sglang", "vllm", "vllm_guided"])},
+        {"to": st.sampled_from(["none", "json_object"]), "into": st.sampled_from(["system", "user", "none"])},
+        {"to": st.just("json_schema"), "as": st.just("openai")},
+        {"to": st.just("json_object"), "schema": st.just("keep")},
+    ),
     "drop": st.lists(PATHS | mappings(TESTS | long({"where": WHERES})), min_size=1, max_size=2),
+    "enforce_stop": long(
+        {"drop": st.booleans(), "reasoning": st.booleans(), "close": st.booleans()}, {"after": st.integers(1, 2)}
+    ),
     "fan_out": long(
         {
             "max": st.none() | st.integers(1, 5),
@@ -373,22 +522,93 @@ OPTIONS = {
             "greedy": st.sampled_from(["replicate", "ask", None]),
         }
     ),
+    "flatten_content": long(
+        {
+            "in": st.sampled_from(["messages[*].content", "input[*].content", "input[*].output", "input", "*[*].*"]),
+            "separator": st.sampled_from(["", "\n", None]),
+            "others": st.sampled_from(["leave", "beside", "drop", "placeholder"]),
+            "where": st.none() | st.just({"role": {"ne": "user"}}),
+        }
+    ),
+    "insert_message": long(
+        {
+            "role": st.sampled_from(["system", "user", "assistant"]),
+            "content": st.sampled_from(["Continue.", "", "a"]),
+            "field": st.sampled_from([None, None, "n", "input"]),
+            "after": NEIGHBOURS,
+            "before": NEIGHBOURS,
+        }
+    ),
     "keep": mappings(st.lists(NAMES, max_size=3) | long({"keys": TESTS}, {"where": WHERES}), PATHS | st.just(".")),
     "map": mappings(st.dictionaries(SCALARS | st.just("*"), st.sampled_from(["x", 7, [1], {"a": 1}, "a"]), min_size=1)),
+    "merge_messages": long(
+        {
+            "system": st.sampled_from(["keep", "first", "user"]),
+            "neighbours": st.sampled_from(
+                [None, ["user", "assistant"], [["user", "tool"], ["assistant", "function"]], [["system", "user"]]]
+            ),
+            "separator": st.sampled_from(["", " ", None]),
+            "drop_empty": st.booleans(),
+            "leading_assistant": st.sampled_from(["keep", "system"]),
+            "only_system": st.sampled_from(["keep", "user"]),
+        }
+    ),
     "move": st.tuples(MOVES, st.booleans()).map(lambda move: {move[0][0]: {"to": move[0][1], "over": move[1]}})
     | st.lists(MOVES, min_size=1, max_size=2).map(dict),
+    "recode_embeddings": st.fixed_dictionaries(
+        {"ask": st.sampled_from(["float", "base64", "nothing"]), "dimensions": st.sampled_from(["keep", "cut"])}
+    ),
+    "pair_tool_calls": long(
+        {
+            "orphans": st.sampled_from(["keep", "drop", "user"]),
+            "missing": st.sampled_from(["keep", "drop", "stub"]),
+            "ids": st.sampled_from(["keep", "make"]),
+            "order": st.sampled_from(["keep", "fix"]),
+        },
+        {"as_text": st.just(True)},
+    ),
     "reject": st.just("no") | st.just({"message": "no", "param": "n"}),
+    "rename_model": long(
+        {"to": st.sampled_from(["a", "m"])},
+        {"strip_after": st.sampled_from(["1", ":"])},
+        {"map": st.dictionaries(st.sampled_from(["a", "*", "?"]), st.sampled_from(["a", "mm"]), min_size=1)},
+        {"drop": st.just(True)},
+    ),
+    "response": st.lists(ANSWERED, min_size=1, max_size=3)
+    | st.dictionaries(st.sampled_from(["both", "answer", "chunk"]), st.lists(ANSWERED, max_size=2), min_size=1),
+    "rewrite_ids": long(
+        {"names": st.sampled_from([{"allowed": "a-zA-Z_", "max": 8}, {"allowed": "a-z", "length": 9}])}
+    ),
+    "rewrite_schema": long(
+        {
+            "parameters": st.sampled_from(["fill", "drop", None]),
+            "invalid": st.sampled_from(["drop", None]),
+            "inline_refs": st.sampled_from([1, 2, None]),
+            "any_of": st.sampled_from(["first", "merge", None]),
+            "const": st.sampled_from(["enum", None]),
+            "pattern": st.sampled_from(["anchor", None]),
+            "drop": st.sampled_from([["minimum", "a"], None]),
+            "max_depth": st.sampled_from([1, None]),
+            "misplaced": st.sampled_from(["drop", None]),
+            "required": st.sampled_from(["all", None]),
+            "nulls": st.sampled_from(["nullable", "any_of", "type", None]),
+        }
+    ),
     "set": mappings(WRITTEN),
+    "split": long(
+        {"field": st.just("input"), "size": st.integers(1, 3), "list": st.booleans(), "concurrency": st.integers(0, 2)}
+    ),
     "stream": st.booleans(),
     "warn": st.just("hm"),
 }
 
 
 @pytest.mark.parametrize("repair", REPAIRS)
+@settings(deadline=None)  # the drawing is within the test, and takes longer than the repair
 @given(data=st.data())
 def test_no_body_makes_a_repair_raise_mutate_its_input_or_change_its_own_output(repair, data):
     options = data.draw(OPTIONS[repair], label="options")
-    body = data.draw(BODIES, label="body")
+    body = data.draw(CHATS if repair in ON_CHATS else BODIES, label="body")
     try:
         act = built(repair, options)
     except ValidationError:
