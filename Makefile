@@ -9,8 +9,11 @@ PROXY := $(BIN)/python -m proxy
 POLICIES := $(wildcard config/*.yaml)
 
 # What is generated, and the command that prints it: `make gen` writes it, `make check` compares it.
-GENERATED := docs/repairs.md
+GENERATED := docs/repairs.md docs/presets.md docs/coverage.md config/policy.schema.json
 print_docs/repairs.md := -m docs.print_repairs
+print_docs/presets.md := -m docs.print_presets
+print_docs/coverage.md := -m docs.print_coverage
+print_config/policy.schema.json := -m proxy schema
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

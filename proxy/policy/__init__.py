@@ -5,6 +5,7 @@ from proxy.policy.load import load_policy
 from proxy.policy.model import Backend, Limits, OnError, Policy, Rule, Timeouts
 from proxy.policy.presets import preset_names, preset_text
 from proxy.policy.repair import CompiledRepair
+from proxy.policy.rules import compile_rule
 
 __all__ = [
     "Backend",
@@ -14,6 +15,7 @@ __all__ = [
     "Policy",
     "Rule",
     "Timeouts",
+    "compile_rule",
     "effective_text",
     "load_policy",
     "preset_names",

@@ -59,6 +59,7 @@ class Rule:
     loses: str | None
     mode: str
     learn_for_s: float | None
+    learn_approve: bool
     place: str
 
     @property

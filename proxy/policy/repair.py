@@ -35,6 +35,10 @@ class CompiledRepair:
         """The repair's name."""
         return self.card.name
 
+    def filled(self, captures: Mapping[str, str]) -> Any:
+        """Return the options with what a failure's regexes captured. Raises: BadTest where a capture is missing."""
+        return _plain(_fill(self.options, captures))
+
     def instantiate(self, captures: Mapping[str, str]) -> Act:
         """Return the act with what a failure's regexes captured.
 
@@ -143,6 +147,15 @@ def _fill(options: Any, captures: Mapping[str, str]) -> Any:
     if isinstance(options, list):
         return [_fill(item, captures) for item in options]
     return _fill_text(options, captures)
+
+
+def _plain(value: Any) -> Any:
+    """Return the value without the memory of where its strings came from."""
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, str) else value
 
 
 def _fill_text(text: Any, captures: Mapping[str, str]) -> Any:

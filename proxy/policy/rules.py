@@ -45,6 +45,7 @@ def compile_rule(raw: Any, preset: str | None, place: str, repairs: Mapping[str,
         loses=model.loses,
         mode=model.mode,
         learn_for_s=model.learn.for_ if model.learn else None,
+        learn_approve=model.learn is not None and model.learn.approve,
         place=place,
     )
 

@@ -152,8 +152,6 @@ RULE = "rules: [{id: r, repair: [{drop: [x]}], "
 WARNINGS = [
     (WITH_PRESET + "disable: [sglang/top-p]", "3:11: there is no rule", "disabling nothing"),
     (WITH_PRESET + RULE.replace("r,", "sglang/meta,") + "}]", "3:14: the preset has no rule", "replacing nothing"),
-    (HEAD + RULE + "on_error: {}, learn: {for: 1h}}]", "3:61: `learn` is read", "learning"),
-    (HEAD + RULE + "on_error: {choices: fewer}}]", "3:60: `choices: fewer` is read", "fewer choices"),
     (HEAD + RULE + "when: {backend: b}}]", "3:56: the rule can never fire: no backend", "another backend"),
     (HEAD + RULE + "when: {body: {n: {gt: 5, lt: 3}}}}]", "3:57: the rule can never fire: no value", "a contradiction"),
     (

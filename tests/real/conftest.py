@@ -1,7 +1,8 @@
 """Real backends, and mendproxy as a process of its own in front of them.
 
-`MENDPROXY_REAL_SGLANG` and `MENDPROXY_REAL_LLAMAFACTORY` are the addresses of running servers. Where one is not set,
-`MENDPROXY_REAL_BACKENDS` names a folder that holds `sglang/run.sh` and `llamafactory/run.sh`, each started with a port.
+`MENDPROXY_REAL_SGLANG`, `…_LLAMAFACTORY`, `…_TRANSFORMERS_SERVE` and `…_LLAMA_CPP_PYTHON` are the addresses of running
+servers. Where one is not set, `MENDPROXY_REAL_BACKENDS` names a folder that holds `sglang/run.sh`,
+`llamafactory/run.sh`, `transformers-serve/run.sh` and `llama-cpp-python/run.sh`, each started with a port.
 """
 
 from __future__ import annotations
@@ -49,15 +50,40 @@ def before_llamafactory(llamafactory: str, tmp_path_factory: pytest.TempPathFact
         yield url
 
 
+@pytest.fixture(scope="session")
+def transformers_serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with _backend("transformers-serve", tmp_path_factory.mktemp("transformers-serve")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def llama_cpp_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with _backend("llama-cpp-python", tmp_path_factory.mktemp("llama-cpp-python")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def before_transformers_serve(transformers_serve: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with _proxy("transformers-serve", transformers_serve, tmp_path_factory.mktemp("proxy")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def before_llama_cpp_python(llama_cpp_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with _proxy("llama-cpp-python", llama_cpp_python, tmp_path_factory.mktemp("proxy")) as url:
+        yield url
+
+
 @contextmanager
 def _backend(name: str, folder: Path) -> Iterator[str]:
-    given = os.environ.get(f"MENDPROXY_REAL_{name.upper()}")
+    variable = f"MENDPROXY_REAL_{name.upper().replace('-', '_')}"
+    given = os.environ.get(variable)
     if given:
         yield given.rstrip("/")
         return
     scripts = os.environ.get("MENDPROXY_REAL_BACKENDS")
     if not scripts:
-        pytest.fail(f"set MENDPROXY_REAL_{name.upper()} to the address of a running {name}")
+        pytest.fail(f"set {variable} to the address of a running {name}")
     port = _free_port()
     with (folder / "log").open("wb") as log, _process([str(Path(scripts) / name / "run.sh"), str(port)], log):
         url = f"http://127.0.0.1:{port}"
