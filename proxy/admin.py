@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from proxy.health import Belief, Health
+from proxy.learn import as_text
 from proxy.metrics import CONTENT_TYPE
 from proxy.policy import Backend, effective_text
 from proxy.server import DataPort
@@ -47,6 +48,7 @@ class AdminPort:
                 web.get("/livez", self._livez),
                 web.get("/readyz", self._readyz),
                 web.get("/health", self._readyz),
+                web.get("/learned", self._learned),
                 web.get("/metrics", self._metrics),
                 web.get("/policy", self._policy),
             ]
@@ -72,6 +74,9 @@ class AdminPort:
         lines.append(f"[{_sign(not faults)}]policy: {self._port.policy.sha256[:12]}" + _kept(faults))
         lines += [f"[{_sign(belief.is_up)}]backend {name}: {belief.why}" for name, belief in beliefs.items()]
         return "\n".join(lines) + "\n"
+
+    async def _learned(self, _request: web.Request) -> web.Response:
+        return web.Response(text=as_text(self._port.lessons.all()), content_type="application/yaml")
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._port.metrics.text(), headers={"Content-Type": CONTENT_TYPE})

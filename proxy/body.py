@@ -109,6 +109,8 @@ class Body(Mapping[str, Any]):
 
         The bytes are walked in step with the parsed fields: a name met twice either leaves the step or the order.
         """
+        if not self.source:
+            return False
         position = self.source.find(b"{") + 1
         for name, raw in _TOP.decode(self.source).items():
             key = _STRING.match(self.source, position)

@@ -6,9 +6,11 @@ Exit: 0 good · 1 what was checked is bad · 2 usage · 3 could not start.
 from __future__ import annotations
 
 import asyncio
+import http.client
 import importlib.util
 import json
 import os
+import re
 import sys
 import urllib.error
 import urllib.request
@@ -22,13 +24,19 @@ from proxy import __version__
 from proxy.engine import Request
 from proxy.errors import Fault, PolicyFault
 from proxy.explain import as_text, explain
+from proxy.learn import as_text as lessons_text
+from proxy.learn import read_lessons
 from proxy.lifecycle import CannotStart, Options, serve
 from proxy.log import set_up
 from proxy.policy import Policy, effective_text, load_policy, preset_names, preset_text
+from proxy.policy.schema_json import schema_text
 from proxy.policy.units import parse_duration
+from proxy.policy.yaml_text import decode_text
+from proxy.policy_tests import STDIN, Report, case_files, find_gaps, report, run_suite
 from proxy.repairs import REPAIRS
 
 DEFAULT_POLICY = Path("config/policy.yaml")
+DEFAULT_CASES = Path("config/tests")
 DEFAULT_ADMIN_URL = "http://127.0.0.1:8081"
 COULD_NOT_START = 3
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -59,8 +67,12 @@ def main() -> None:
 @_option("--admin-port", default=8081, type=click.IntRange(0, 65535), help="The port for health and operation.")
 @_option("--workers", default=1, type=click.IntRange(1, 1), help="Processes; this version runs one.")
 @_option("--log-format", default="json", type=click.Choice(["json", "console"]), help="How a log line looks.")
+@_option("--log-level", default="info", type=click.Choice(LOG_LEVELS), help="What is logged.")
 @_option(
-    "--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]), help="What is logged."
+    "--learned",
+    default=None,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file that keeps what refusals taught over restarts.",
 )
 @_option("--drain-grace", default="5s", help="How long new requests are still served after SIGTERM.")
 @_option("--drain-timeout", default="10m", help="How long running answers may take to finish after that.")
@@ -74,6 +86,7 @@ def serve_command(
     workers: int,
     log_format: str,
     log_level: str,
+    learned: Path | None,
     drain_grace: str,
     drain_timeout: str,
 ) -> None:
@@ -88,6 +101,7 @@ def serve_command(
         admin_port=admin_port,
         drain_grace_s=_seconds("--drain-grace", drain_grace),
         drain_timeout_s=_seconds("--drain-timeout", drain_timeout),
+        learned_path=learned,
     )
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -143,7 +157,7 @@ def check(files: tuple[str, ...], form: str, deny_warnings: bool) -> None:
 
 def _load(name: str) -> Policy:
     try:
-        text = sys.stdin.read() if name == "-" else None
+        text = decode_text(sys.stdin.buffer.read(), name) if name == "-" else None
         return load_policy(Path(name), environ=os.environ, text=text)
     except OSError as error:
         raise click.UsageError(f"{name}: {error.strerror or error}") from error
@@ -166,13 +180,59 @@ def _print_faults(faults: list[Fault], warnings: list[Fault], good: list[str], f
         return
     for kind, fault in found:
         if form == "github":
-            message = fault.message.replace("%", "%25").replace("\n", "%0A")
-            click.echo(f"::{kind} file={fault.file},line={fault.line},col={fault.column}::{message}")
+            file = _escaped(fault.file).replace(":", "%3A").replace(",", "%2C")
+            click.echo(f"::{kind} file={file},line={fault.line},col={fault.column}::{_escaped(fault.message)}")
         else:
             click.echo(str(fault) if kind == "error" else f"{fault} (warning)")
     if form == "text":
         for line in good:
             click.echo(line)
+
+
+def _escaped(text: str) -> str:
+    """Return text as a workflow command of GitHub's can hold it."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+@main.command(name="test")
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE|DIR…]")
+@click.option("--coverage", is_flag=True, help="Fail where a rule of the file never fired or was never passed over.")
+@click.option("--run", "chosen", metavar="REGEX", help="Only the cases whose name it is found in.")
+@click.option("--format", "form", default="text", type=click.Choice(list(report.FORMATS)), show_default=True)
+def test_command(paths: tuple[Path, ...], coverage: bool, chosen: str | None, form: str) -> None:
+    """Run cases against their policies, of config/tests where none is named; `-` is stdin. Opens no socket."""
+    if coverage and chosen is not None:
+        raise click.UsageError("--coverage is of all cases: it can't be had with --run")
+    told = _run_cases(_case_files(paths or (DEFAULT_CASES,)), _regex(chosen), coverage)
+    click.echo(report.FORMATS[form](told), nl=False)
+    sys.exit(0 if told.is_good else 1)
+
+
+def _case_files(paths: tuple[Path, ...]) -> list[Path]:
+    try:
+        return case_files(list(paths))
+    except OSError as error:
+        raise click.UsageError(f"{error.filename}: {error.strerror}") from error
+
+
+def _regex(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as error:
+        raise click.BadParameter(f"{text!r} is no regular expression: {error}", param_hint="--run") from error
+
+
+def _run_cases(files: list[Path], chosen: re.Pattern[str] | None, coverage: bool) -> Report:
+    suites, faults = [], []
+    for file in files:
+        try:
+            source = sys.stdin.buffer.read() if file == STDIN else None
+            suites.append(run_suite(file, os.environ, chosen, source))
+        except PolicyFault as error:
+            faults += error.faults
+        except OSError as error:
+            raise click.UsageError(f"{file}: {error.strerror or error}") from error
+    return Report(suites, list(dict.fromkeys(faults)), find_gaps(suites) if coverage else None)
 
 
 @main.command(name="explain")
@@ -249,6 +309,12 @@ def presets(name: str | None) -> None:
         raise click.UsageError(f"there is no preset {name!r}; `mendproxy presets` lists them")
 
 
+@main.command(name="schema")
+def schema_command() -> None:
+    """Print the JSON Schema of a policy file, for editors."""
+    click.echo(schema_text(), nl=False)
+
+
 @main.command()
 @click.argument("url", default=DEFAULT_ADMIN_URL, envvar="MENDPROXY_ADMIN_URL")
 def health(url: str) -> None:
@@ -260,9 +326,22 @@ def health(url: str) -> None:
     except urllib.error.HTTPError as error:
         click.echo(error.read().decode(errors="replace"), nl=False)
         sys.exit(1)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         click.echo(f"mendproxy: {url}: {getattr(error, 'reason', error)}", err=True)
         sys.exit(1)
+
+
+@main.command(name="learned")
+@click.argument("file", type=click.Path(path_type=Path))
+def learned_command(file: Path) -> None:
+    """Print what refusals taught, kept in FILE, as rules for a policy."""
+    try:
+        click.echo(lessons_text(sorted(read_lessons(file), key=lambda lesson: lesson.last_s)), nl=False)
+    except PolicyFault as error:
+        click.echo("\n".join(map(str, error.faults)), err=True)
+        sys.exit(1)
+    except OSError as error:
+        raise click.UsageError(f"{file}: {error.strerror or error}") from error
 
 
 @main.command()

@@ -3,104 +3,55 @@
     request ── plan ──► Plan: the backend, the bodies of its branches, how the answers are restored, what is told
     Plan + Failure ── replan ──► another Plan, or None when no rule knows the refusal
 
-Pure: the same request and policy give the same plan.
+Pure: the same request, policy and learned rules give the same plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qs
 
 from proxy.body import Body, UnreadableBody
-from proxy.errors import ClientFault, ProxyError, ProxyFault
+from proxy.branches import wants_usage, with_branches
+from proxy.errors import ClientFault, ProxyError
 from proxy.headers import Headers, is_strict
-from proxy.matching import BadTest, Facts, compile_globs
+from proxy.matching import Facts, compile_globs
 from proxy.matching.values import is_integer
-from proxy.policy import Backend, OnError, Policy, Rule
+from proxy.plans import Applied, Kind, Plan, Reaction, Request, Restore, Step, kind_of
+from proxy.policy import Backend, Policy, Rule
+from proxy.reactions import acts_of, filled
 from proxy.refusals import Failure
-from proxy.repairs.card import Act, Answer, Draft, Fan, Rejection, Undo
+from proxy.repairs.card import Act, Draft, Rejection
 from proxy.repairs.fan_out import branch_bodies
-from proxy.repairs.split import split_bodies
 from proxy.spread import Spread
 
-Kind = Literal["chat", "text"]
-Usage = Literal["once", "sum"]
+__all__ = [
+    "Applied",
+    "Kind",
+    "Plan",
+    "Reaction",
+    "Request",
+    "Restore",
+    "Step",
+    "inspected_paths",
+    "kind_of",
+    "observed",
+    "plan",
+    "replan",
+    "top_up",
+    "wants_usage",
+]
+
+Learned = Callable[[str], tuple[tuple[Rule, ...], frozenset[str]]]
+"""A backend's name → the rules learned from its refusals, and the ids of those to leave out this time."""
 
 EMPTY = Body.of({})
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the client sent. `body` is None when it is not read but streamed on."""
-
-    method: str
-    path: str
-    query: str
-    headers: Headers
-    body: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """A rule that did something. `loses` is None when the client can't tell the difference."""
-
-    rule: str
-    repairs: tuple[str, ...]
-    loses: str | None = None
-    warning: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """How the branches' answers become the one that the client asked for."""
-
-    kind: Kind | None
-    stream: bool
-    include_usage: bool
-    spreads: tuple[Spread, ...] = (Spread(1),)
-    total: int | None = None
-    concurrency: int = 0
-    usage: Usage = "once"
-    model: str = ""
-    undos: tuple[Callable[[], Undo], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be done. `bodies` is empty when the client's own bytes go on; `refusal` ends it before any branch."""
-
-    backend: Backend
-    facts: Facts
-    draft: Draft
-    bodies: tuple[bytes, ...] = ()
-    restore: Restore | None = None
-    applied: tuple[Applied, ...] = ()
-    observed: tuple[Applied, ...] = ()
-    refusal: ProxyError | None = None
-    tried: frozenset[str] = frozenset()
-    is_strict: bool = False
-
-    @property
-    def kind(self) -> Kind | None:
-        """What the request's path answers with; None for a path that has no chunks."""
-        return kind_of(self.facts.path)
-
-    @property
-    def may_react(self) -> bool:
-        """Whether a reactive rule could still apply."""
-        return any(_is_open(rule, self) and _holds(rule, self.facts) for rule in self.backend.rules)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a rule did with a request, for `explain`. `miss` is the first check that failed and the value it met."""
-
-    rule: Rule
-    applied: Applied | None = None
-    miss: tuple[str, Any] | None = None
-    note: str = ""
+def _nothing_learned(_backend: str) -> tuple[tuple[Rule, ...], frozenset[str]]:
+    return (), frozenset()
 
 
 @dataclass(slots=True)
@@ -112,13 +63,6 @@ class _Run:
     rejected_by: str = ""
 
 
-def kind_of(path: str) -> Kind | None:
-    """Return the kind of completion that a path answers with, wherever it is mounted."""
-    if path.endswith("/chat/completions"):
-        return "chat"
-    return "text" if path.endswith("/completions") else None
-
-
 def inspected_paths(policy: Policy) -> Callable[[str], bool]:
     """Return whether the body of a request for a path has to be read: a rule may look into it, or its model routes."""
     if len(policy.backends) > 1:
@@ -127,20 +71,25 @@ def inspected_paths(policy: Policy) -> Callable[[str], bool]:
     return compile_globs(sorted(globs))[1] if globs else lambda _path: False
 
 
-def plan(request: Request, policy: Policy, trace: list[Step] | None = None) -> Plan:
-    """Return the plan for a request; `trace`, when given, gets a Step for each rule.
+def plan(
+    request: Request,
+    policy: Policy,
+    trace: list[Step] | None = None,
+    learned: Learned = _nothing_learned,
+) -> Plan:
+    """Return the plan for a request; `trace`, when given, gets a Step for each rule, the learned ones last.
 
     Raises: ClientFault 404 where no backend has the model.
     """
     body = Body.parse(request.body) if request.body else None
     model = _model(body)
     try:
-        return _plan(request, policy, model, body, trace)
+        return _plan(request, policy, model, body, trace, learned)
     except UnreadableBody:
         # A value that a rule looked into is no JSON: then the body matches nothing and goes on as it came.
         if trace is not None:
             trace.clear()
-        return _plan(request, policy, model, None, trace)
+        return _plan(request, policy, model, None, trace, learned)
 
 
 def _model(body: Body | None) -> str | None:
@@ -151,7 +100,14 @@ def _model(body: Body | None) -> str | None:
     return model if isinstance(model, str) else None
 
 
-def _plan(request: Request, policy: Policy, model: str | None, body: Body | None, trace: list[Step] | None) -> Plan:
+def _plan(
+    request: Request,
+    policy: Policy,
+    model: str | None,
+    body: Body | None,
+    trace: list[Step] | None,
+    learned: Learned,
+) -> Plan:
     backend = _backend(policy, model)
     facts = Facts(
         method=request.method,
@@ -164,11 +120,14 @@ def _plan(request: Request, policy: Policy, model: str | None, body: Body | None
     )
     draft = Draft(body if body is not None else EMPTY, path=request.path, max_branches=policy.limits.branches)
     run = _Run(facts, draft)
-    for rule in backend.rules:
+    more, left_out = learned(backend.name)
+    skipped = frozenset(rule.id for rule in more if rule.id in left_out and _holds(rule, run.facts))
+    for rule in (*backend.rules, *(rule for rule in more if rule.id not in skipped)):
         step = _step(rule, run)
         if trace is not None:
             trace.append(step)
-    return _finish(run, backend, strict=is_strict(request.headers), tried=frozenset())
+    made = _finish(run, backend, strict=is_strict(request.headers), tried=frozenset())
+    return replace(made, skipped=skipped)
 
 
 def _backend(policy: Policy, model: str | None) -> Backend:
@@ -193,7 +152,7 @@ def _joined(headers: Headers) -> Mapping[str, str]:
 
 def _step(rule: Rule, run: _Run) -> Step:
     if run.draft.rejection is not None:
-        return Step(rule, note=f"not reached: {run.rejected_by} refuses the request")
+        return Step(rule, note=f"not reached: the rule {run.rejected_by!r} refuses the request")
     if rule.on_error is not None:
         return Step(rule, note="waits for a refusal")
     miss = rule.matcher.first_miss(run.facts)
@@ -218,7 +177,7 @@ def _take(run: _Run, draft: Draft, applied: Applied) -> None:
         run.facts = replace(run.facts, body=draft.body)
 
 
-def _apply(rule: Rule, acts: tuple[tuple[str, Act], ...], run: _Run) -> tuple[Draft, Applied | None]:
+def _apply(rule: Rule, acts: Sequence[tuple[str, Act]], run: _Run) -> tuple[Draft, Applied | None]:
     draft, names, losses, warnings = run.draft, [], [], []
     for name, act in acts:
         change = act(draft)
@@ -262,9 +221,22 @@ def _finish(run: _Run, backend: Backend, *, strict: bool, tried: frozenset[str])
     refusal = _refusal(run, strict=strict)
     if refusal is not None:
         return replace(base, refusal=refusal)
-    if run.facts.body is None or not (run.draft.body.is_edited or run.draft.undos):
+    open_rules = [rule for rule in backend.rules if _is_open(rule, base) and _holds(rule, run.facts)]
+    base = replace(base, may_react=bool(open_rules))
+    asked = _asked(run) if any(rule.on_error and rule.on_error.fewer_choices for rule in open_rules) else 0
+    if run.facts.body is None or not (run.draft.body.is_edited or run.draft.undos or asked):
         return base
-    return _with_branches(base)
+    return with_branches(base, asked)
+
+
+def _asked(run: _Run) -> int:
+    """Return how many choices the backend is asked for in one request, 0 where fewer could not be told from enough."""
+    draft = run.draft
+    n: Any = draft.body.get("n")
+    is_single = kind_of(draft.path) == "chat" or not isinstance(draft.body.get("prompt"), list)
+    if draft.fan is not None or draft.split is not None or kind_of(draft.path) is None or not is_single:
+        return 0
+    return int(n) if is_integer(n) and n > 1 else 0
 
 
 def _refusal(run: _Run, *, strict: bool) -> ProxyError | None:
@@ -295,93 +267,52 @@ def _rejected(rejection: Rejection, rule: str) -> ClientFault:
     )
 
 
-def _with_branches(base: Plan) -> Plan:
-    draft = base.draft
-    groups = split_bodies(draft.body, draft.split) if draft.split is not None else [draft.body]
-    branches = [branch for group in groups for branch in (branch_bodies(group, draft.fan) if draft.fan else [group])]
-    bodies = tuple(branch.encode() for branch in branches)
-    if not _has_to_be_restored(draft):
-        return replace(base, bodies=bodies)
-    kind = base.kind
-    if kind is None and (draft.answer is not None or draft.fan is not None):
-        rules = ", ".join(repr(applied.rule) for applied in base.applied)
-        return replace(
-            base,
-            refusal=ProxyFault(
-                f"The policy changes the shape of an answer of {base.facts.path}, which has no chunks: "
-                f"keep `stream` and `fan_out` to /v1/chat/completions and /v1/completions (rules {rules}).",
-                code="policy_error",
-            ),
-        )
-    return replace(base, bodies=bodies, restore=_restore(draft, kind, base.facts.model or "", len(groups)))
-
-
-def _is_split(draft: Draft) -> bool:
-    return draft.fan is not None or draft.split is not None
-
-
-def _has_to_be_restored(draft: Draft) -> bool:
-    if draft.undos or _is_split(draft):
-        return True
-    if draft.answer is None:
-        return False
-    streams = draft.body.get("stream") is True
-    return draft.answer.stream != streams or (streams and draft.answer.include_usage != wants_usage(draft.body))
-
-
-def wants_usage(body: Mapping[str, Any]) -> bool:
-    """Return whether a streamed answer to this body ends with a usage chunk."""
-    options = body.get("stream_options")
-    return isinstance(options, dict) and options.get("include_usage") is True
-
-
-def _restore(draft: Draft, kind: Kind | None, model: str, groups: int) -> Restore:
-    answer = draft.answer or Answer(draft.body.get("stream") is True, wants_usage(draft.body))
-    restoring = Restore(kind, answer.stream, answer.include_usage, model=model, undos=draft.undos[::-1])
-    if not _is_split(draft):
-        return restoring
-    fan, split = draft.fan or Fan(1), draft.split
-    limits = {fan.concurrency, split.concurrency if split is not None else 0} - {0}
-    return replace(
-        restoring,
-        spreads=tuple(_spreads(fan, groups, split.size if split is not None else 0, _own(draft, kind))),
-        total=fan.n * (_prompts(draft.body) if kind == "text" else 1) if draft.fan is not None else None,
-        concurrency=min(limits, default=0),
-        usage="sum" if fan.usage == "sum" else "once",
-    )
-
-
-def _spreads(fan: Fan, groups: int, size: int, own: int) -> Iterator[Spread]:
-    """Yield where each branch's choices go: group by group, in each the n branches of its fan-out.
-
-    `own` is how many choices the backend itself makes of each element of a group.
-    """
-    for group in range(groups):
-        start = group * size * own * fan.n
-        if fan.copies > 1:
-            yield Spread(fan.n, start, fan.copies, group)
-        else:
-            yield from (Spread(fan.n, start + offset, 1, group) for offset in range(fan.n))
-
-
-def _own(draft: Draft, kind: Kind | None) -> int:
-    n: Any = draft.body.get("n")
-    return int(n) if kind is not None and is_integer(n) and n > 1 else 1
-
-
-def _prompts(body: Mapping[str, Any]) -> int:
-    """Return how many prompts a completion request holds: text, token ids, or a list of either."""
-    prompt = body.get("prompt")
-    return len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
-
-
 def replan(old: Plan, failure: Failure, policy: Policy) -> Plan | None:
     """Return the plan that the reactive rules make of a refusal, or None where none of them knows it.
 
     All rules that know the refusal are applied together, each at most once a request.
     """
     run = _Run(old.facts, old.draft, list(old.applied), list(old.observed))
+    fired, reactions = _react(old, failure, run)
+    if not _edits(old.draft, run.draft) and run.draft.rejection is old.draft.rejection:
+        return None
+    new = _finish(run, old.backend, strict=old.is_strict, tried=old.tried | fired)
+    return replace(new, reactions=(*old.reactions, *reactions), skipped=old.skipped)
+
+
+def observed(old: Plan, failure: Failure) -> Plan:
+    """Return the plan with what reactive rules in observe mode would have done about a failure that none repairs."""
+    run = _Run(old.facts, old.draft, list(old.applied), list(old.observed))
+    _react(old, failure, run)
+    return replace(old, observed=tuple(run.observed))
+
+
+def top_up(old: Plan, have: int) -> Plan | None:
+    """Return the plan that asks for the choices which a branch did not give, or None where no rule says so.
+
+    `have` is how many came. The first body is the old branch's, those after it are the new ones'.
+    """
+    run = _Run(old.facts, old.draft, list(old.applied), list(old.observed))
+    fired, reactions = _react(old, Failure(None, fewer_choices=True), run)
+    fan = run.draft.fan
+    if fan is None or run.draft.rejection is not None or old.restore is None:
+        return None
+    # The choices that are there stay, so even a greedy answer is asked for again rather than copied.
+    more = branch_bodies(run.draft.body, replace(fan, copies=1))[have:]
+    spreads = (*old.restore.spreads, *(Spread(fan.n, offset) for offset in range(have, fan.n)))
+    return replace(
+        old,
+        bodies=(*old.bodies[:1], *(body.encode() for body in more)),
+        restore=replace(old.restore, spreads=spreads, concurrency=fan.concurrency, asked=0),
+        applied=tuple(run.applied),
+        tried=old.tried | fired,
+        reactions=(*old.reactions, *reactions),
+    )
+
+
+def _react(old: Plan, failure: Failure, run: _Run) -> tuple[set[str], list[Reaction]]:
     fired: set[str] = set()
+    reactions: list[Reaction] = []
     for rule in old.backend.rules:
         if not _is_open(rule, old) or not _holds(rule, run.facts):
             continue
@@ -391,17 +322,28 @@ def replan(old: Plan, failure: Failure, policy: Policy) -> Plan | None:
         fired.add(rule.id)
         if rule.mode == "observe":
             run.observed.append(applied)
-        else:
-            _take(run, draft, applied)
-    if not _edits(old.draft, run.draft):
-        return None
-    return _finish(run, old.backend, strict=old.is_strict, tried=old.tried | fired)
+            continue
+        reactions.append(Reaction(rule, failure.status, filled(rule, failure), _changed(run.draft.body, draft.body)))
+        _take(run, draft, applied)
+    return fired, reactions
+
+
+def _changed(before: Body, after: Body) -> tuple[str, ...]:
+    """Return the top-level fields of `before` that `after` has not, or has otherwise."""
+    return tuple(name for name in before if name not in after or _differs(before, after, name))
+
+
+def _differs(before: Body, after: Body, name: str) -> bool:
+    try:
+        return bool(before[name] != after[name])
+    except UnreadableBody:
+        # What can't be read, no repair has looked at.
+        return False
 
 
 def _reaction(rule: Rule, failure: Failure, run: _Run) -> tuple[Draft, Applied | None]:
-    acts = tuple(_acts(rule, failure))
     try:
-        return _apply(rule, acts, run)
+        return _apply(rule, acts_of(rule, failure), run)
     except UnreadableBody:
         return run.draft, None
 
@@ -415,38 +357,3 @@ def _holds(rule: Rule, facts: Facts) -> bool:
         return rule.matcher.holds(facts)
     except UnreadableBody:
         return False
-
-
-def _acts(rule: Rule, failure: Failure) -> Iterator[tuple[str, Act]]:
-    if rule.on_error is None:
-        return
-    for captures in _captures(rule.on_error, failure):
-        for repair in rule.repairs:
-            try:
-                yield repair.name, repair.instantiate(captures)
-            except BadTest:
-                # What the refusal's text gave means nothing in this repair, so the rule does not know this refusal.
-                return
-
-
-def _captures(on_error: OnError, failure: Failure) -> list[Mapping[str, str]]:
-    """Return the captures of each time that the refusal is one the rule knows; [] when it is not."""
-    if on_error.status is not None and failure.status not in on_error.status:
-        return []
-    if on_error.stream and failure.stream not in on_error.stream:
-        return []
-    if on_error.code not in (None, failure.code) or on_error.param not in (None, failure.param):
-        return []
-    text, captures = failure.text, {}
-    if on_error.message is not None:
-        match = on_error.message.search(failure.text)
-        if match is None:
-            return []
-        text, captures = match[0], _named(match.groupdict())
-    if on_error.each is None:
-        return [captures]
-    return [captures | _named(found.groupdict()) for found in on_error.each.finditer(text)]
-
-
-def _named(groups: Mapping[str, str | None]) -> dict[str, str]:
-    return {name: value for name, value in groups.items() if value is not None}

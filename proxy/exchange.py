@@ -5,6 +5,7 @@ The relay speaks to a `Client`, not to aiohttp, so the data path beneath can cha
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -80,8 +81,7 @@ class Exchange:
             peer=self.peer,
             scheme=self.scheme,
             version=self.version,
-            # A backend may take the id for the request's identity, so no two branches share one.
-            request_id=self.request_id if branch == 0 else f"{self.request_id}-{branch}",
+            request_id=_branch_id(self.request_id, branch),
         )
         passed = self._with_credentials(passed, backend or plan.backend)
         body = self.body
@@ -109,6 +109,16 @@ class Exchange:
     def passed_on(self, plan: Plan, reply_headers: Headers) -> list[tuple[str, str]]:
         """Return the head of a backend's answer as it goes on to the client."""
         return [*headers.without(headers.strip_hop_by_hop(reply_headers), "x-request-id"), *self.told(plan)]
+
+
+def _branch_id(request_id: str, branch: int) -> str:
+    """Return a branch's own id: a backend may take it for the request's identity, or take nothing but UUIDs."""
+    if branch == 0:
+        return request_id
+    try:
+        return str(uuid.uuid5(uuid.UUID(request_id), str(branch)))
+    except ValueError:
+        return f"{request_id}-{branch}"
 
 
 _JSON = ("Content-Type", "application/json")

@@ -30,12 +30,18 @@ def explain(request: Request, policy: Policy) -> dict[str, Any]:
         "backend": made.backend.name,
         "rules": [_told(step) for step in trace],
         "before": _readable(request.body),
-        "after": [_readable(body) for body in made.bodies] or [_readable(request.body)],
+        "after": _after(request, made),
         "untouched": not made.bodies and made.refusal is None,
         "answer": _answer(made),
         "told": _header(made),
         "refused": made.refusal.body()["error"] | {"status": made.refusal.status} if made.refusal else None,
     }
+
+
+def _after(request: Request, made: Plan) -> list[Any]:
+    if made.refusal is not None:
+        return []
+    return [_readable(body) for body in made.bodies or (request.body,)]
 
 
 def _nowhere(request: Request, error: ProxyError) -> dict[str, Any]:
@@ -73,9 +79,13 @@ def _shown(value: Any) -> Any:
 
 def _readable(body: bytes | None) -> Any:
     try:
-        return msgspec.json.decode(body) if body else None
-    except (msgspec.DecodeError, RecursionError):
+        value = msgspec.json.decode(body) if body else None
+        json.dumps(value)
+    except msgspec.DecodeError:
         return None
+    except RecursionError:
+        return "nested too deeply to be shown"
+    return value
 
 
 def _answer(made: Plan) -> str:

@@ -164,4 +164,4 @@ def cut(root: Any, place: Place) -> Any:
         return put(root, (step,), cut(root[step], rest))
     if isinstance(root, dict):
         return {key: value for key, value in root.items() if key != step}
-    return [value for index, value in enumerate(root) if index != step]
+    return [value for index, value in enumerate(root) if index != step % len(root)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -21,12 +22,14 @@ from proxy import standin
 from proxy.admin import AdminPort, Status
 from proxy.errors import BackendFault, PolicyFault
 from proxy.health import Health
+from proxy.learn import Lessons
 from proxy.metrics import Metrics
 from proxy.policy import Backend, Policy
 from proxy.server import DataPort
 from proxy.upstream import Upstream
 
 STANDIN = "standin://"
+SAVE_EVERY_S = 1.0
 # What still runs when the drain has ended is not waited for again.
 CUT_S = 0.1
 
@@ -49,6 +52,7 @@ class Options:
     admin_port: int
     drain_grace_s: float
     drain_timeout_s: float
+    learned_path: Path | None = None
 
 
 class Standins:
@@ -81,14 +85,18 @@ async def serve(options: Options) -> None:
         await standins.start(policy)
         health, status = Health(), Status()
         metrics = Metrics()
+        lessons = Lessons(time.time, options.learned_path)
+        lessons.load()
+        metrics.learned(len(lessons))
 
         def note(backend: str, outcome: BackendFault | int) -> None:
             health.note(backend, outcome)
             metrics.note(backend, outcome)
+            lessons.note(backend, is_up=isinstance(outcome, int))
 
         upstream = Upstream(note)
         stack.push_async_callback(upstream.close)
-        port = DataPort(policy, upstream, standins.address, metrics)
+        port = DataPort(policy, upstream, standins.address, metrics, lessons)
         admin = AdminPort(port, health, upstream, standins.address, status)
         data_runner = web.ServerRunner(port.server(), shutdown_timeout=CUT_S)
         admin_runner = web.AppRunner(admin.app(), access_log=None, shutdown_timeout=CUT_S)
@@ -101,7 +109,25 @@ async def serve(options: Options) -> None:
         # What is loaded by now stays: the collector need not look at it again on every pass.
         gc.collect()
         gc.freeze()
-        await life.run()
+        async with asyncio.TaskGroup() as group:
+            keeper = group.create_task(_keep(lessons))
+            await life.run()
+            keeper.cancel()
+        _save(lessons)
+
+
+async def _keep(lessons: Lessons) -> None:
+    """Write what is learned, soon after it is learned."""
+    while True:
+        await asyncio.sleep(SAVE_EVERY_S)
+        await asyncio.to_thread(_save, lessons)
+
+
+def _save(lessons: Lessons) -> None:
+    try:
+        lessons.save()
+    except OSError as error:
+        log.error("learned.not_saved", file=error.filename, error=error.strerror)
 
 
 async def _listen(stack: AsyncExitStack, runner: web.BaseRunner, host: str, port: int) -> web.TCPSite:

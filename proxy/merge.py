@@ -31,8 +31,8 @@ from proxy.chunks import (
     is_blank,
 )
 from proxy.errors import BackendFault
-from proxy.spread import Spread
-from proxy.usage import UsageMode, join_usage
+from proxy.spread import Spread, usage_of
+from proxy.usage import UsageMode
 
 __all__ = ["Merger", "Spread"]
 
@@ -117,8 +117,19 @@ class Merger:
         missing = self._introduced - self._finished
         if missing:
             raise incomplete(f"choice {min(missing)} never came")
-        usage = join_usage(self._usages, self._usage_mode) if self._include_usage else None
+        usage = usage_of(self._usages, self._spreads, self._usage_mode) if self._include_usage else None
         return [] if usage is None else [self._chunk([]) | {"usage": usage} | self._held]
+
+    def count(self, branch: int) -> int:
+        """Return how many choices of its own a branch has shown so far."""
+        return len(self._choices[branch])
+
+    def add(self, spreads: Sequence[Spread]) -> None:
+        """Take in further branches, numbered on from those there are."""
+        self._spreads = [*self._spreads, *spreads]
+        self._choices += [{} for _ in spreads]
+        self._usages += [None] * len(spreads)
+        self._running += len(spreads)
 
     def _identity_of(self, chunk: Mapping[str, Any]) -> dict[str, Any]:
         told = {key: chunk[key] for key in ("id", "created", "model") if chunk.get(key)}

@@ -35,7 +35,7 @@ class Metrics:
 
     def __init__(self) -> None:
         # The times at which series began are series of their own to this library, and none of the contract's.
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call] # the library leaves it untyped
         self.registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -78,6 +78,10 @@ class Metrics:
         else:
             self._upstream_errors.labels(backend, outcome.token).inc()
         self._backend_up.labels(backend).set(isinstance(outcome, int))
+
+    def learned(self, count: int) -> None:
+        """Note how many learned repairs there are."""
+        self._learned.set(count)
 
     def reloaded(self, policy: Policy | None) -> None:
         """Note the policy in force, or with None that a reload has failed."""

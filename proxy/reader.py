@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from proxy import sse
 from proxy.answers import Collector, explode
-from proxy.chunks import decode_answer, decode_chunk, failure_of, is_life
+from proxy.chunks import decode_answer, decode_chunk, failure_of, indexed_choices, is_life
 from proxy.errors import BackendFault
 from proxy.exchange import Refused
 from proxy.headers import Headers, get
 from proxy.policy import Limits, Timeouts
 from proxy.refusals import failure_from
+from proxy.repairs.card import Undo
 from proxy.upstream import Reply, empty, silent
 
 # A backend that says neither [DONE] nor goodbye after its last finish_reason is not waited for any longer.
@@ -29,27 +31,43 @@ AFTER_FINISH_S = 5.0
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 
 _SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b":")
+_BOM = b"\xef\xbb\xbf"
 _BLANKS = b"\xef\xbb\xbf \t\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    chunks: list[dict[str, Any]]
+    is_last: bool = False
+    fault: BackendFault | None = None
+
+    def raise_fault(self) -> None:
+        if self.fault is not None:
+            raise self.fault
 
 
 class Reader:
     """Reads one branch's answer, whatever its form: event stream or JSON, compressed or labelled wrongly."""
 
-    def __init__(self, reply: Reply, limits: Limits, timeouts: Timeouts, choices: int | None) -> None:
+    def __init__(
+        self, reply: Reply, limits: Limits, timeouts: Timeouts, choices: int | None, undos: Sequence[Undo] = ()
+    ) -> None:
         """Read `reply`; `choices` is how many the branch will give, where that is known."""
         self._reply = reply
+        self._undos = undos
         self._limits = limits
         self._timeouts = timeouts
         self._inflate = inflater(reply.headers)
-        self._finished: set[Any] = set()
+        self._finished: set[int] = set()
         self._expected = choices
         self.is_alive = False
+        self.raw: bytes | None = None  # of an answer that came as JSON
 
     async def answer(self) -> dict[str, Any]:
         """Return the branch's whole answer. Raises: Refused, since nothing of it can have gone to the client."""
         try:
             first = await self._first()
-            if not _is_event_stream(self._reply.headers, first):
+            if not self.is_event_stream(first):
                 return await self._json(first)
             collector = Collector(None)
             async for chunks in self._chunks(first):
@@ -66,7 +84,7 @@ class Reader:
         """
         try:
             first = await self._first()
-            if _is_event_stream(self._reply.headers, first):
+            if self.is_event_stream(first):
                 async for chunks in self._chunks(first):
                     yield chunks
             else:
@@ -78,16 +96,54 @@ class Reader:
                 raise
             raise Refused(failure_from(fault, _how(fault)), fault) from fault
 
-    async def _first(self) -> bytes:
+    @property
+    def status(self) -> tuple[int, str | None]:
+        """The status of the backend's answer, and its reason."""
+        return self._reply.status, self._reply.reason
+
+    async def first(self) -> bytes:
+        """Return the first bytes of the answer that are no blanks; none where it has none."""
         data = b""
         while not data.lstrip(_BLANKS):
             more = await self._read()
             if not more:
-                raise empty()
-            data += more
+                return b""
+            data = data[-len(_BOM) :] + more
         return data
 
-    async def _json(self, first: bytes) -> dict[str, Any]:
+    async def _first(self) -> bytes:
+        first = await self.first()
+        if not first:
+            raise empty()
+        return first
+
+    def is_event_stream(self, first: bytes) -> bool:
+        """Return whether the answer is a stream of events, by its label or else by its first bytes."""
+        # Some gateways send events labelled as JSON.
+        label = (get(self._reply.headers, "content-type") or "").lower()
+        return label.startswith("text/event-stream") or first.lstrip(_BLANKS).startswith(_SSE_STARTS)
+
+    async def events(self, first: bytes) -> AsyncIterator[list[sse.Event]]:
+        """Yield the events of an answer that is not made of chunks, its first bytes given; any of them is life.
+
+        Where the backend sent nothing but a comment, no events are yielded, so that it can be passed on.
+        """
+        parser = sse.Parser(self._limits.event_bytes)
+        data = first
+        while data:
+            comments, events = parser.comments, parser.feed(data)
+            self.is_alive = self.is_alive or bool(events)
+            if events or parser.comments > comments:
+                yield events
+            data = await self._read()
+        if last := parser.close():
+            yield last
+
+    async def whole(self, first: bytes) -> bytes:
+        """Return the bytes of a whole answer, its first ones given.
+
+        Raises: BackendFault where it is larger than the policy's limits.response.
+        """
         parts, size = [first], len(first)
         while data := await self._read():
             parts.append(data)
@@ -99,46 +155,63 @@ class Reader:
                     code="response_too_large",
                     token="http_response_body_size",
                 )
-        answer = decode_answer(b"".join(parts))
+        return b"".join(parts)
+
+    async def _json(self, first: bytes) -> dict[str, Any]:
+        self.raw = await self.whole(first)
+        answer = decode_answer(self.raw)
         fault = failure_of(answer)
         if fault is not None:
             raise fault
+        for undo in self._undos:
+            answer = undo.answer(answer)
         return answer
 
     async def _chunks(self, first: bytes) -> AsyncIterator[list[dict[str, Any]]]:
         parser = sse.Parser(self._limits.event_bytes)
         data = first
         while data:
-            chunks, is_done = self._decoded(parser.feed(data))
-            if chunks:
-                yield chunks
-            if is_done:
+            decoded = self._decoded(parser.feed(data))
+            if decoded.chunks:
+                yield decoded.chunks
+            if decoded.is_last:
+                decoded.raise_fault()
                 return
             data = await self._read()
-        chunks, _ = self._decoded(parser.close())
-        if chunks:
-            yield chunks
+        decoded = self._decoded(parser.close())
+        if decoded.chunks:
+            yield decoded.chunks
+        decoded.raise_fault()
         if not self.is_alive:
             raise empty()
 
-    def _decoded(self, events: list[sse.Event]) -> tuple[list[dict[str, Any]], bool]:
+    def _decoded(self, events: list[sse.Event]) -> _Decoded:
+        """Return the events' chunks, up to the sentinel, a failure, or what an undo wants no more of."""
         chunks: list[dict[str, Any]] = []
-        for event in events:
-            if event.is_done:
-                return chunks, True
-            chunk = decode_chunk(event.data)
-            fault = failure_of(chunk, event.event)
-            if fault is not None:
-                raise fault
-            self._note(chunk)
-            chunks.append(chunk)
-        return chunks, False
+        try:
+            for event in events:
+                if event.is_done:
+                    return _Decoded(chunks, is_last=True)
+                chunk = self._chunk(event)
+                chunks += [chunk] if chunk else []  # an undo may leave nothing of it
+                if any(undo.is_done for undo in self._undos):
+                    return _Decoded(chunks, is_last=True)
+        except BackendFault as fault:
+            return _Decoded(chunks, is_last=True, fault=fault)
+        return _Decoded(chunks)
 
-    def _note(self, chunk: dict[str, Any]) -> None:
+    def _chunk(self, event: sse.Event) -> dict[str, Any]:
+        chunk = decode_chunk(event.data)
+        fault = failure_of(chunk, event.event)
+        if fault is not None:
+            raise fault
         self.is_alive = self.is_alive or is_life(chunk)
-        for choice in chunk.get("choices") or ():
+        for undo in self._undos:
+            chunk = undo.chunk(chunk)
+        for index, choice in indexed_choices(chunk):
             if choice.get("finish_reason"):
-                self._finished.add(choice.get("index"))
+                self._finished.add(index)
+        return chunk
 
     async def _read(self) -> bytes:
         while True:
@@ -171,12 +244,6 @@ def _how(fault: BackendFault) -> str:
     if fault.token == "connection_read_timeout":
         return "silent"
     return "empty" if fault.token == "http_response_incomplete" else "error"
-
-
-def _is_event_stream(headers: Headers, first: bytes) -> bool:
-    # Some gateways send events labelled as JSON, so the bytes decide where the label does not say events.
-    label = (get(headers, "content-type") or "").lower()
-    return label.startswith("text/event-stream") or first.lstrip(_BLANKS).startswith(_SSE_STARTS)
 
 
 def inflater(headers: Headers) -> Callable[[bytes], bytes]:

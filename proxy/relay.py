@@ -10,7 +10,7 @@ import time
 
 from proxy import sse
 from proxy.chunks import encode_json
-from proxy.engine import Plan, replan
+from proxy.engine import Plan, observed, replan
 from proxy.errors import BackendFault, ProxyError
 from proxy.exchange import Exchange, HttpRefusal, Refused, read_http_refusal, tell_error, tell_refusal
 from proxy.headers import get
@@ -41,6 +41,7 @@ async def carry_out(exchange: Exchange, plan: Plan) -> None:
                 first = refused
             new = _next(exchange, plan, refused)
             if new is None:
+                exchange.record.plan = observed(plan, refused.failure)
                 return await tell_refusal(exchange, plan, first)
             plan = new
 
@@ -58,7 +59,9 @@ def _next(exchange: Exchange, plan: Plan, refused: Refused) -> Plan | None:
     if exchange.record.rounds > MAX_RETRIES:
         return None
     new = replan(plan, refused.failure, exchange.policy)
-    return new if new is not None and new.refusal is None else None
+    if new is None or new.draft.rejection is not None:
+        return new
+    return new if new.refusal is None else None
 
 
 async def _relay(exchange: Exchange, plan: Plan) -> None:
@@ -66,7 +69,7 @@ async def _relay(exchange: Exchange, plan: Plan) -> None:
     exchange.record.branches += 1
     try:
         async with exchange.upstream.send(backend, exchange.address(backend), exchange.call(plan, 0)) as reply:
-            if reply.status >= 400 and plan.may_react:
+            if reply.status >= 400 and (plan.may_react or exchange.record.rounds > 1):
                 raise await read_http_refusal(reply, exchange.policy.limits.response_bytes, backend.timeouts.idle_s)
             await Relay(exchange, plan, reply).run()
             await reply.finish()

@@ -22,6 +22,8 @@ from proxy.engine import Request
 from proxy.errors import ClientFault, ProxyError, ProxyFault
 from proxy.exchange import ClientLeft, Exchange, tell_error
 from proxy.headers import Headers
+from proxy.learn import Lessons
+from proxy.listener import listen
 from proxy.metrics import Metrics
 from proxy.models import is_joined, list_models
 from proxy.policy import Backend, Policy
@@ -50,10 +52,12 @@ class DataPort:
         upstream: Upstream,
         address: Callable[[Backend], str],
         metrics: Metrics | None = None,
+        lessons: Lessons | None = None,
     ) -> None:
         """Serve by `policy`; `address` is where a backend is reached."""
         self.metrics = metrics if metrics is not None else Metrics()
         self.metrics.reloaded(policy)
+        self.lessons = lessons if lessons is not None else Lessons(time.time)
         self._policy = policy
         self._is_inspected = engine.inspected_paths(policy)
         self._upstream = upstream
@@ -79,11 +83,8 @@ class DataPort:
 
     def server(self) -> web.Server:
         """Return the aiohttp server; it cancels a request whose client has left."""
-        return web.Server(
+        return listen(
             self.handle,
-            handler_cancellation=True,
-            access_log=None,
-            auto_decompress=False,
             keepalive_timeout=IDLE_CONNECTION_S,
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_LINE_BYTES,
@@ -123,7 +124,8 @@ class DataPort:
     def _exchange(self, request: web.BaseRequest, client: HttpClient) -> Exchange:
         said = headers.of_wire(request.raw_headers)
         return Exchange(
-            request=Request(request.method, request.raw_path, "", said, None),
+            # Until the target is read, what is known of it for the log is all that comes before a query.
+            request=Request(request.method, request.raw_path.partition("?")[0], "", said, None),
             body=None,
             policy=self._policy,
             upstream=self._upstream,
@@ -160,7 +162,14 @@ class DataPort:
             return
         await answer_expect(request)
         await self._read(request, exchange, limit)
-        await carry_out(exchange, engine.plan(exchange.request, exchange.policy))
+        await carry_out(exchange, engine.plan(exchange.request, exchange.policy, learned=self.lessons.rules))
+        self._learn(exchange)
+
+    def _learn(self, exchange: Exchange) -> None:
+        record, status = exchange.record, exchange.client.begun_status
+        if record.plan is not None and record.error is None and status is not None and status < 300:
+            self.lessons.answered(record.plan)
+            self.metrics.learned(len(self.lessons))
 
     def _admit(self, exchange: Exchange) -> None:
         if self.is_closing:
@@ -254,6 +263,7 @@ def _log(exchange: Exchange, client: HttpClient, status: int, seconds: float) ->
         status=status,
         rules=[applied.rule for applied in plan.applied] if plan is not None else [],
         observed=[applied.rule for applied in plan.observed] if plan is not None else [],
+        warnings=[applied.warning for applied in plan.applied if applied.warning] if plan is not None else [],
         branches=record.branches,
         rounds=record.rounds,
         sent_bytes=client.sent_bytes,

@@ -6,17 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.chunks import failure_of, indexed_choices, require_finished
+from proxy.chunks import failure_of, indexed_choices, invalid, require_finished
 from proxy.usage import UsageMode, join_usage
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Where a branch's choices go in the client's answer: choice i becomes `i * stride + offset` and its copies."""
+    """Where a branch's choices go in the client's answer: choice i becomes `i * stride + offset` and its copies.
+
+    Branches of one `group` have the same prompts, those of another group have others.
+    """
 
     stride: int
     offset: int = 0
     copies: int = 1
+    group: int = 0
 
     def indexes(self, index: int) -> range:
         """Return the client's indexes of the branch's choice `index`."""
@@ -41,5 +45,48 @@ def merge_answers(answers: Sequence[Mapping[str, Any]], spreads: Sequence[Spread
             choices |= {new: choice | {"index": new} for new in spread.indexes(index)}
         merged |= {key: value for key, value in answer.items() if merged.get(key) in (None, "")}
     merged["choices"] = [choices[index] for index in sorted(choices)]
-    total = join_usage([answer.get("usage") for answer in answers], usage)
+    return _with_usage(merged, answers, spreads, usage)
+
+
+def merge_data(answers: Sequence[Mapping[str, Any]], spreads: Sequence[Spread], usage: UsageMode) -> dict[str, Any]:
+    """Return the one list (of embeddings, scores …) that the branches' answers make, its elements in `data`.
+
+    Raises: BackendFault, where one tells of a failure, or holds no list.
+    """
+    merged: dict[str, Any] = {}
+    elements: dict[int, Any] = {}
+    for answer, spread in zip(answers, spreads, strict=True):
+        fault = failure_of(answer)
+        if fault:
+            raise fault
+        data = answer.get("data")
+        if not isinstance(data, list):
+            raise invalid("its data is no list, so it can't be joined with others")
+        for position, element in enumerate(data):
+            elements |= _placed(element, position, spread)
+        merged |= {key: value for key, value in answer.items() if merged.get(key) in (None, "")}
+    merged["data"] = [elements[index] for index in sorted(elements)]
+    return _with_usage(merged, answers, spreads, usage)
+
+
+def _placed(element: Any, position: int, spread: Spread) -> dict[int, Any]:
+    if not isinstance(element, dict) or type(element.get("index")) is not int:
+        return dict.fromkeys(spread.indexes(position), element)
+    return {new: element | {"index": new} for new in spread.indexes(element["index"])}
+
+
+def _with_usage(
+    merged: dict[str, Any], answers: Sequence[Mapping[str, Any]], spreads: Sequence[Spread], usage: UsageMode
+) -> dict[str, Any]:
+    total = usage_of([answer.get("usage") for answer in answers], spreads, usage)
     return merged if total is None else merged | {"usage": total}
+
+
+def usage_of(
+    usages: Sequence[Mapping[str, Any] | None], spreads: Sequence[Spread], mode: UsageMode
+) -> dict[str, Any] | None:
+    """Return the usage of all branches together: within a group of the same prompts as `mode` says, groups summed."""
+    groups: dict[int, list[Mapping[str, Any] | None]] = {}
+    for usage, spread in zip(usages, spreads, strict=True):
+        groups.setdefault(spread.group, []).append(usage)
+    return join_usage([join_usage(group, mode) for group in groups.values()], "sum")

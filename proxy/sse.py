@@ -176,11 +176,12 @@ def _is_whole(data: bytes) -> bool:
         return False
 
 
-def encode(payload: bytes) -> bytes:
-    """Return the event that carries `payload`, one data line for each of its lines."""
+def encode(payload: bytes, event: str = "") -> bytes:
+    """Return the event that carries `payload`, one data line for each of its lines, under a name where it has one."""
     if b"\n" in payload:
         payload = payload.replace(b"\n", b"\ndata: ")
-    return b"data: " + payload + b"\n\n"
+    name = b"event: " + event.encode("utf-8", "replace") + b"\n" if event else b""
+    return name + b"data: " + payload + b"\n\n"
 
 
 def comment(text: bytes = b"") -> bytes:

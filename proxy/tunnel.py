@@ -127,7 +127,9 @@ class _Source:
 async def _switch(exchange: Exchange, plan: Plan, request: web.BaseRequest, reply: Reply) -> None:
     """Pass the 101 on, and from then on bytes both ways, until one side has closed; then close the other."""
     client, backend = request.protocol, reply.connection
-    if backend is None or client.transport is None:
+    if backend is None:
+        raise BackendFault("The backend closed the connection with its answer.", token="connection_terminated")
+    if client.transport is None:
         raise ClientLeft
     from_client, from_backend = _Source(client.transport), _Source(backend.transport)
     client.set_parser(cast("Any", from_client))

@@ -115,5 +115,3 @@ def test_every_repair_is_in_the_table() -> None:
 
     table = README.split("## The repairs")[1].split("## ")[0]
     assert {name for name in REPAIRS if not re.search(rf"`{name}\b", table)} == set()
-
-

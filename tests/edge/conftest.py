@@ -17,7 +17,7 @@ from proxy.policy import load_policy
 from proxy.server import DataPort
 from proxy.upstream import Upstream
 
-PATIENCE_S = 3.0
+PATIENCE_S = 10.0
 HOST = "127.0.0.1"
 
 
@@ -28,6 +28,7 @@ class Wire(asyncio.Protocol):
         self.received = bytearray()
         self.total_bytes = 0
         self.has_ended = False
+        self.is_lost = False
         self.was_reset = False
         self.transport = None
         self._news = asyncio.Event()
@@ -48,7 +49,7 @@ class Wire(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc):
-        self.has_ended = True
+        self.has_ended = self.is_lost = True
         self.was_reset = exc is not None
         self._news.set()
         self._writable.set()
@@ -59,7 +60,8 @@ class Wire(asyncio.Protocol):
     def resume_writing(self):
         self._writable.set()
 
-    async def _until(self, holds):
+    async def wait(self, holds):
+        """Wait until `holds()`, which may become true with each thing that comes in."""
         async with asyncio.timeout(PATIENCE_S):
             while not holds():
                 self._news.clear()
@@ -88,6 +90,11 @@ class Wire(asyncio.Protocol):
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
+    def drop(self):
+        """Close at once, whatever is still to be sent."""
+        if not self.is_lost:
+            self.transport.abort()
+
     def cut(self, size):
         data = bytes(self.received[:size])
         del self.received[:size]
@@ -95,18 +102,22 @@ class Wire(asyncio.Protocol):
 
     async def until(self, marker):
         """Return what came up to and with `marker`."""
-        await self._until(lambda: marker in self.received or self.has_ended)
-        assert marker in self.received, f"{marker} is not in {bytes(self.received)}"
+        await self.sees(marker)
         return self.cut(self.received.index(marker) + len(marker))
+
+    async def sees(self, marker):
+        """Wait until `marker` has come, and take nothing."""
+        await self.wait(lambda: marker in self.received or self.has_ended)
+        assert marker in self.received, f"{marker} is not in {bytes(self.received)}"
 
     async def exactly(self, size):
         """Return the next `size` bytes, or fewer where the connection ended."""
-        await self._until(lambda: len(self.received) >= size or self.has_ended)
+        await self.wait(lambda: len(self.received) >= size or self.has_ended)
         return self.cut(size)
 
     async def gone(self):
         """Wait until the other end has closed."""
-        await self._until(lambda: self.has_ended)
+        await self.wait(lambda: self.has_ended)
 
     async def rest(self):
         """Return all that comes until the other end closes."""
@@ -141,7 +152,7 @@ async def _body(wire, head, *, is_bare=False, is_request=False):
 async def _chunked(wire):
     parts = []
     while True:
-        await wire._until(lambda: b"\r\n" in wire.received or wire.has_ended)
+        await wire.wait(lambda: b"\r\n" in wire.received or wire.has_ended)
         if b"\r\n" not in wire.received:
             return b"".join(parts), False
         size = int(await wire.until(b"\r\n"), 16)
@@ -198,16 +209,16 @@ class BackendWire(Wire):
     def connection_made(self, transport):
         super().connection_made(transport)
         self._backend.wires.append(self)
-        if self._backend.is_deaf:
-            transport.pause_reading()
 
     def data_received(self, data):
         super().data_received(data)
         self.look()
 
     def look(self):
+        if self._is_busy:
+            return
         end = self.received.find(b"\r\n\r\n")
-        if not self._is_busy and end >= 0:
+        if end >= 0:
             self._is_busy = True
             self._backend.calls.put_nowait(Call(self, Head.parse(self.cut(end + 4))))
 
@@ -254,7 +265,6 @@ class Backend:
     def __init__(self):
         self.calls = asyncio.Queue()
         self.wires = []
-        self.is_deaf = False
         self.url = ""
 
     async def call(self):
@@ -265,8 +275,30 @@ class Backend:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: BackendWire(self), HOST, 0)
         stack.callback(server.close)
-        stack.callback(lambda: [wire.transport.abort() for wire in self.wires])
+        stack.callback(lambda: [wire.drop() for wire in self.wires])
         self.url = f"http://{HOST}:{server.sockets[0].getsockname()[1]}"
+
+
+class WatchedPort(DataPort):
+    """The data port, which tells when requests come and go."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._news = asyncio.Event()
+
+    async def handle(self, request):
+        self._news.set()
+        try:
+            return await super().handle(request)
+        finally:
+            self._news.set()
+
+    async def serves(self, count):
+        """Wait until `count` requests are being served."""
+        async with asyncio.timeout(PATIENCE_S):
+            while self.in_flight != count:
+                self._news.clear()
+                await self._news.wait()
 
 
 class Stage:
@@ -284,7 +316,7 @@ class Stage:
         policy = load_policy("policy.yaml", environ={"BACKEND": self.backend.url}, text=text)
         upstream = Upstream(lambda name, fault: self.notes.append((name, fault)))
         self._stack.push_async_callback(upstream.close)
-        self.data_port = DataPort(policy, upstream, lambda backend: backend.url)
+        self.data_port = WatchedPort(policy, upstream, lambda backend: backend.url)
         runner = web.ServerRunner(self.data_port.server(), shutdown_timeout=0.1)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
@@ -295,8 +327,8 @@ class Stage:
     async def client(self):
         """Return a new connection to the proxy."""
         loop = asyncio.get_running_loop()
-        transport, wire = await loop.create_connection(Wire, HOST, self.port)
-        self._stack.callback(transport.abort)
+        _, wire = await loop.create_connection(Wire, HOST, self.port)
+        self._stack.callback(wire.drop)
         return wire
 
     async def ask(self, raw):

@@ -1,6 +1,7 @@
 """What a client is told when the backend can't be reached, or when its own request can't be served."""
 
 import asyncio
+import gzip
 import json
 import socket
 from contextlib import closing
@@ -10,11 +11,13 @@ import pytest
 POLICY = """
 version: 1
 backends:
-  main: {url: "${BACKEND}", models: [mine], timeouts: {connect: 100ms, first_content: 200ms, idle: 200ms}}
+  main: {url: "${BACKEND}", models: [mine], timeouts: {connect: 10s, first_content: 10s, idle: 10s}}
 limits: {body: 64}
 rules:
   - {id: sharp, when: {body: {sharp: true}}, repair: [drop: [sharp]]}
 """
+HASTY = POLICY.replace("10s", "700ms")
+SHY = POLICY.replace("connect: 10s", "connect: 200ms")
 GET = b"GET /v1/models HTTP/1.1\r\nHost: p\r\nX-Request-Id: mine\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -43,10 +46,10 @@ def told(answer):
     return answer.status, error["code"], token
 
 
-async def answer_from(stage, url, raw=GET):
+async def answer_from(stage, url, policy=POLICY):
     stage.backend.url = url
-    await stage.proxy(POLICY)
-    return told(await (await stage.ask(raw)).answer())
+    await stage.proxy(policy)
+    return told(await (await stage.ask(GET)).answer())
 
 
 async def test_a_backend_that_does_not_listen(stage):
@@ -79,7 +82,7 @@ async def test_a_backend_that_does_not_accept_in_time(stage):
             filler.connect_ex(listener.getsockname())
         try:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            assert await answer_from(stage, url) == (504, "connection_timeout", "connection_timeout")
+            assert await answer_from(stage, url, SHY) == (504, "connection_timeout", "connection_timeout")
         finally:
             for filler in fillers:
                 filler.close()
@@ -104,7 +107,7 @@ BEFORE_HEADERS = [
 @pytest.mark.parametrize(("raw", "end", "expected"), BEFORE_HEADERS)
 @pytest.mark.parametrize("request_bytes", [GET, post('{"model": "mine"}')], ids=["GET", "POST"])
 async def test_a_fresh_connection_that_brings_no_answer_is_not_tried_again(stage, raw, end, expected, request_bytes):
-    await stage.proxy(POLICY)
+    await stage.proxy(HASTY if expected[0] == 504 else POLICY)
     client = await stage.ask(request_bytes)
     call = await stage.backend.call()
     await call.body()
@@ -113,7 +116,8 @@ async def test_a_fresh_connection_that_brings_no_answer_is_not_tried_again(stage
         getattr(call, end)()
     status, code, token = told(await client.answer())
     assert (status, token, code) == (*expected, expected[1])
-    await call.gone() if end is None else None
+    if end is None:
+        await call.gone()
     assert len(stage.backend.wires) == 1
 
 
@@ -159,8 +163,6 @@ async def test_a_body_of_just_the_limit_is_served(stage, path):
 
 
 async def test_a_compressed_body_that_grows_beyond_the_limit(stage):
-    import gzip
-
     body = gzip.compress(b"x" * 1000)
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: p\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
     await stage.proxy(POLICY)
@@ -177,6 +179,7 @@ BAD_FRAMES = [
     ),
     pytest.param(b"GET /v1/models HTTP/1.1\r\nHost: p\r\nX : y\r\n\r\n", id="a space before a colon"),
     pytest.param(b"GET /v1/models HTTP/1.1\r\n\r\n", id="no Host"),
+    pytest.param(b"GET /v1/mod\xc3\xa4ls HTTP/1.1\r\nHost: p\r\n\r\n", id="a target that is not ASCII"),
 ]
 
 
@@ -185,6 +188,15 @@ async def test_a_request_that_is_not_http_is_refused(stage, raw):
     await stage.proxy(POLICY)
     client = await stage.ask(raw)
     assert (await client.answer()).status == 400
+    assert stage.backend.calls.empty()
+
+
+async def test_a_request_that_is_not_http_is_told_as_any_other_error(stage):
+    await stage.proxy(POLICY)
+    client = await stage.ask(b"GET /v1/models HTTP/1.1\r\nHost: p\r\nX : secret\r\n\r\n")
+    answer = await client.answer()
+    assert told(answer) == (400, "invalid_request", "http_request_error")
+    assert b"secret" not in answer.body
 
 
 KEYED = POLICY + 'auth: {keys: [open, "sesame"]}\n'

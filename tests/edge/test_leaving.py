@@ -57,7 +57,7 @@ async def test_every_branch_ends_when_the_client_leaves(stage, raw, branches, an
         await call.body()
         call.send(answered)
     if seen:
-        await client._until(lambda: seen in client.received)
+        await client.sees(seen)
     getattr(client, way)()
     async with asyncio.timeout(SOON_S):
         for call in calls:
@@ -72,7 +72,7 @@ async def test_branches_that_were_not_sent_yet_are_never_sent(stage):
     call = await stage.backend.call()
     await call.body()
     call.send(STREAM, HELLO)
-    await client._until(lambda: b"hello" in client.received)
+    await client.sees(b"hello")
     client.close()
     async with asyncio.timeout(SOON_S):
         await call.gone()
@@ -86,13 +86,9 @@ async def test_a_request_that_waits_for_its_turn_at_the_backend_is_never_sent(st
     first = await stage.ask(ask())
     call = await stage.backend.call()
     second = await stage.ask(ask())
-    async with asyncio.timeout(SOON_S):
-        while stage.data_port.in_flight < 2:
-            await asyncio.sleep(0)
+    await stage.data_port.serves(2)
     second.close()
-    async with asyncio.timeout(SOON_S):
-        while stage.data_port.in_flight > 1:
-            await asyncio.sleep(0)
+    await stage.data_port.serves(1)
     call.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
     assert (await first.answer()).body == b"ok"
     assert stage.backend.calls.empty()
@@ -101,11 +97,9 @@ async def test_a_request_that_waits_for_its_turn_at_the_backend_is_never_sent(st
 async def test_a_client_that_leaves_within_its_body_is_never_heard_of(stage):
     await stage.proxy(POLICY)
     client = await stage.ask(ask()[:-1])
-    async with asyncio.timeout(SOON_S):
-        while not stage.data_port.in_flight:
-            await asyncio.sleep(0)
-        client.close()
-        await stage.data_port.wait_idle()
+    await stage.data_port.serves(1)
+    client.close()
+    await stage.data_port.serves(0)
     assert stage.backend.wires == []
 
 

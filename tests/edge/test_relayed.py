@@ -8,10 +8,10 @@ import pytest
 
 POLICY = """
 version: 1
-backends: {main: {url: "${BACKEND}", timeouts: {first_content: 300ms, idle: 300ms}}}
+backends: {main: {url: "${BACKEND}", timeouts: {first_content: 10s, idle: 10s}}}
 keep_alive: 10s
 """
-PATIENT = POLICY.replace("300ms", "3s")
+HASTY = POLICY.replace("10s}", "300ms}").replace("10s, idle", "300ms, idle")
 BODY = b'{"model": "m", "stream": true}'
 ASK = b"POST /v1/chat/completions HTTP/1.1\r\nHost: p\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -54,7 +54,7 @@ STREAMS = [
 
 @pytest.mark.parametrize("parts", STREAMS)
 async def test_a_stream_is_passed_on_byte_for_byte_as_it_comes(stage, parts):
-    client, call = await asked(stage, PATIENT)
+    client, call = await asked(stage)
     call.send(STREAM, chunk(parts[0]))
     await client.until(b"\r\n\r\n")
     for part in parts:
@@ -126,7 +126,7 @@ CUTS = [
 async def test_a_stream_that_is_cut_ends_with_an_error_and_unclean(stage, sent, expected, end):
     client, call = await asked(stage)
     call.send(STREAM, chunk(sent))
-    await client._until(lambda: sent in client.received)
+    await client.sees(sent)
     getattr(call, end)()
     answer = await client.answer()
     assert not answer.is_whole
@@ -161,7 +161,7 @@ async def test_a_cut_towards_http_1_0_is_a_reset(stage):
     call.send(WHOLE, chunk(HELLO))
     await client.until(HELLO)
     call.close()
-    await client._until(lambda: client.was_reset)
+    await client.wait(lambda: client.was_reset)
 
 
 async def test_a_gzipped_stream_is_passed_on_as_it_is(stage):
@@ -174,7 +174,7 @@ async def test_a_gzipped_stream_is_passed_on_as_it_is(stage):
 
 @pytest.mark.parametrize("head", [pytest.param(STREAM, id="a stream"), pytest.param(WHOLE, id="an answer")])
 async def test_silence_before_the_first_byte_is_a_timeout(stage, head):
-    client, call = await asked(stage)
+    client, call = await asked(stage, HASTY)
     call.send(head)
     answer = await client.answer()
     assert (answer.status, answer.get("proxy-status")) == (504, "mendproxy;error=connection_read_timeout")
@@ -182,7 +182,7 @@ async def test_silence_before_the_first_byte_is_a_timeout(stage, head):
 
 
 async def test_silence_in_the_middle_of_a_stream_is_told_in_it(stage):
-    client, call = await asked(stage)
+    client, call = await asked(stage, HASTY)
     call.send(STREAM, chunk(HELLO))
     answer = await client.answer()
     assert answer.body.startswith(HELLO)
@@ -192,7 +192,7 @@ async def test_silence_in_the_middle_of_a_stream_is_told_in_it(stage):
 
 
 async def test_silence_in_the_middle_of_another_answer_breaks_it_off(stage):
-    client, call = await asked(stage)
+    client, call = await asked(stage, HASTY)
     call.send(WHOLE, chunk(b"{"))
     answer = await client.answer()
     assert (answer.body, answer.is_whole) == (b"{", False)
@@ -202,14 +202,14 @@ async def test_silence_in_the_middle_of_another_answer_breaks_it_off(stage):
     "first", [pytest.param(ROLE, id="after a role"), pytest.param(PING, id="after nothing but comments")]
 )
 async def test_pings_are_no_content(stage, first):
-    client, call = await asked(stage)
+    client, call = await asked(stage, HASTY)
     call.send(STREAM, chunk(first))
     await client.until(first)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(10):
         while b"error" not in client.received:
             # The next ping goes out when the last one has come, so that the backend is never silent.
             call.send(chunk(PING))
-            await client._until(lambda: PING in client.received or client.has_ended)
+            await client.wait(lambda: PING in client.received or client.has_ended)
             seen, _, _ = bytes(client.received).partition(b"data: ")
             client.cut(len(seen))
     rest = await client.rest()
@@ -219,7 +219,7 @@ async def test_pings_are_no_content(stage, first):
 
 
 async def test_content_after_a_long_silence_of_the_client_s_is_waited_for(stage):
-    client, call = await asked(stage, PATIENT.replace("keep_alive: 10s", "keep_alive: 100ms"))
+    client, call = await asked(stage, POLICY.replace("keep_alive: 10s", "keep_alive: 100ms"))
     call.send(STREAM)
     head = await client.until(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -228,9 +228,9 @@ async def test_content_after_a_long_silence_of_the_client_s_is_waited_for(stage)
 
 
 async def test_a_stream_that_dies_after_its_head_went_out_alone_is_told_in_it(stage):
-    client, call = await asked(stage, PATIENT.replace("keep_alive: 10s", "keep_alive: 100ms"))
+    client, call = await asked(stage, POLICY.replace("keep_alive: 10s", "keep_alive: 100ms"))
     call.send(STREAM)
-    await client._until(lambda: b"\r\n\r\n" in client.received)
+    await client.sees(b"\r\n\r\n")
     call.close()
     answer = await client.answer()
     assert answer.status == 200
@@ -238,7 +238,7 @@ async def test_a_stream_that_dies_after_its_head_went_out_alone_is_told_in_it(st
 
 
 async def test_a_slow_client_holds_the_backend_back(stage):
-    client, call = await asked(stage, PATIENT)
+    client, call = await asked(stage)
     client.transport.pause_reading()
     call.send(STREAM)
     part = chunk(HELLO * 5000)

@@ -67,6 +67,9 @@ TARGETS = [
     pytest.param("http://other.example", "/", id="an absolute form without a path"),
     pytest.param("/v1/models/a:b@c,d=e!f$g", None, id="reserved characters stay"),
     pytest.param("//v1/models", None, id="two slashes at the start are a path"),
+    pytest.param("//evil.example:1/v1", None, id="two slashes at the start name no host"),
+    pytest.param("/v1/models?q=a%23b", None, id="an escaped fragment stays"),
+    pytest.param("/v1/models?" + "q" * 60_000, None, id="a target of sixty thousand bytes"),
 ]
 
 
@@ -245,6 +248,10 @@ ANSWERS = [
     pytest.param("HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 12345\r\n\r\n", b"", id="HEAD"),
     pytest.param("HEAD", b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\n", b"", id="HEAD of nothing"),
     pytest.param("GET", b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\nno", b"no", id="the backend's own error"),
+    pytest.param("GET", b"HTTP/1.1 299 \r\nContent-Length: 1\r\n\r\nx", b"x", id="an odd status without a reason"),
+    pytest.param(
+        "GET", b"HTTP/1.1 200 OK\r\nX: %b\r\nContent-Length: 1\r\n\r\nx" % (b"y" * 60_000), b"x", id="a long header"
+    ),
     pytest.param("POST", b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n", b"", id="an empty body"),
     pytest.param(
         "GET",
@@ -350,3 +357,41 @@ async def test_connections_to_the_backend_are_used_again(stage):
         (await stage.backend.call()).answer(OK)
         await client.answer()
     assert len(stage.backend.wires) == 1
+
+
+async def test_a_header_of_sixty_thousand_bytes_goes_on(stage):
+    call, _, _ = await exchanged(stage, request("GET", "/v1/models", "X-Long: " + "y" * 60_000))
+    assert call.get("x-long") == "y" * 60_000
+
+
+async def test_a_client_that_closes_after_its_answer_leaves_the_backend_s_connection_open(stage):
+    call, _, client = await exchanged(stage, request("GET", "/v1/models", "Connection: close"))
+    assert call.get("connection") in (None, "keep-alive")
+    answer = await client.answer()
+    assert (answer.get("connection"), answer.body) == ("close", b"ok")
+    await client.gone()
+    await stage.ask(request())
+    await stage.backend.call()
+    assert len(stage.backend.wires) == 1
+
+
+async def test_an_empty_body_keeps_its_length_of_zero(stage):
+    call, body, _ = await exchanged(stage, request("POST", "/v1/chat/completions", "Content-Length: 0"))
+    assert (body, call.head.all("content-length"), call.get("transfer-encoding")) == (b"", ["0"], None)
+
+
+async def test_a_backend_that_does_not_read_holds_the_client_s_upload_back(stage):
+    await stage.proxy(POLICY)
+    client = await stage.ask(request("PUT", "/v1/blob", "Content-Length: 30000000", body=b"x"))
+    call = await stage.backend.call()
+    call.wire.transport.pause_reading()
+    sent, part = 1, b"x" * 1_000_000
+    while await client.drained(0.2):
+        client.send(part)
+        sent += len(part)
+        assert sent < 30_000_000, "nobody holds the client back"
+    call.wire.transport.resume_reading()
+    client.send(b"x" * (30_000_000 - sent))
+    assert len(await call.body()) == 30_000_000
+    call.answer(OK)
+    assert (await client.answer()).body == b"ok"

@@ -1,0 +1,99 @@
+"""A finished draft → the bodies of the branches and the way back from their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from proxy.errors import ProxyFault
+from proxy.matching.values import is_integer
+from proxy.plans import Kind, Plan, Restore
+from proxy.repairs.card import Answer, Draft, Fan
+from proxy.repairs.fan_out import branch_bodies
+from proxy.repairs.split import split_bodies
+from proxy.spread import Spread
+
+
+def with_branches(base: Plan, asked: int = 0) -> Plan:
+    """Return the plan with the bodies of its branches, and how their answers are restored.
+
+    `asked` is how many choices a single branch has to give, where it is to be looked after that.
+    """
+    draft = base.draft
+    groups = split_bodies(draft.body, draft.split) if draft.split is not None else [draft.body]
+    branches = [branch for group in groups for branch in (branch_bodies(group, draft.fan) if draft.fan else [group])]
+    bodies = tuple(branch.encode() for branch in branches)
+    if not asked and not _has_to_be_restored(draft):
+        return replace(base, bodies=bodies)
+    kind = base.kind
+    if kind is None and (draft.answer is not None or draft.fan is not None):
+        rules = ", ".join(repr(applied.rule) for applied in base.applied)
+        return replace(
+            base,
+            refusal=ProxyFault(
+                f"The policy changes the shape of an answer of {base.facts.path}, which has no chunks: "
+                f"keep `stream` and `fan_out` to /v1/chat/completions and /v1/completions (rules {rules}).",
+                code="policy_error",
+            ),
+        )
+    return replace(base, bodies=bodies, restore=_restore(draft, kind, base.facts.model or "", len(groups), asked))
+
+
+def _is_split(draft: Draft) -> bool:
+    return draft.fan is not None or draft.split is not None
+
+
+def _has_to_be_restored(draft: Draft) -> bool:
+    if draft.undos or _is_split(draft):
+        return True
+    if draft.answer is None:
+        return False
+    streams = draft.body.get("stream") is True
+    return draft.answer.stream != streams or (streams and draft.answer.include_usage != wants_usage(draft.body))
+
+
+def wants_usage(body: Mapping[str, Any]) -> bool:
+    """Return whether a streamed answer to this body ends with a usage chunk."""
+    options = body.get("stream_options")
+    return isinstance(options, dict) and options.get("include_usage") is True
+
+
+def _restore(draft: Draft, kind: Kind | None, model: str, groups: int, asked: int) -> Restore:
+    answer = draft.answer or Answer(draft.body.get("stream") is True, wants_usage(draft.body))
+    restoring = Restore(kind, answer.stream, answer.include_usage, model=model, undos=draft.undos[::-1], asked=asked)
+    if not _is_split(draft):
+        return restoring
+    fan, split = draft.fan or Fan(1), draft.split
+    limits = {fan.concurrency, split.concurrency if split is not None else 0} - {0}
+    return replace(
+        restoring,
+        spreads=tuple(_spreads(fan, groups, split.size if split is not None else 0, _own(draft, kind))),
+        total=fan.n * (_prompts(draft.body) if kind == "text" else 1) if draft.fan is not None else None,
+        concurrency=min(limits, default=0),
+        usage="sum" if fan.usage == "sum" else "once",
+    )
+
+
+def _spreads(fan: Fan, groups: int, size: int, own: int) -> Iterator[Spread]:
+    """Yield where each branch's choices go: group by group, in each the n branches of its fan-out.
+
+    `own` is how many choices the backend itself makes of each element of a group.
+    """
+    for group in range(groups):
+        start = group * size * own * fan.n
+        if fan.copies > 1:
+            yield Spread(fan.n, start, fan.copies, group)
+        else:
+            yield from (Spread(fan.n, start + offset, 1, group) for offset in range(fan.n))
+
+
+def _own(draft: Draft, kind: Kind | None) -> int:
+    n: Any = draft.body.get("n")
+    return int(n) if kind is not None and is_integer(n) and n > 1 else 1
+
+
+def _prompts(body: Mapping[str, Any]) -> int:
+    """Return how many prompts a completion request holds: text, token ids, or a list of either."""
+    prompt = body.get("prompt")
+    return len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1

@@ -1,0 +1,112 @@
+"""What the engine hands to the edge: a request, what is to be done for it, what each rule did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from proxy.errors import ProxyError
+from proxy.headers import Headers
+from proxy.matching import Facts
+from proxy.policy import Backend, Rule
+from proxy.repairs.card import Draft, Undo
+from proxy.spread import Spread
+
+Kind = Literal["chat", "text"]
+Usage = Literal["once", "sum"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the client sent. `body` is None when it is not read but streamed on."""
+
+    method: str
+    path: str
+    query: str
+    headers: Headers
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A rule that did something. `loses` is None when the client can't tell the difference."""
+
+    rule: str
+    repairs: tuple[str, ...]
+    loses: str | None = None
+    warning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """How the branches' answers become the one that the client asked for."""
+
+    kind: Kind | None
+    stream: bool
+    include_usage: bool
+    spreads: tuple[Spread, ...] = (Spread(1),)
+    total: int | None = None
+    concurrency: int = 0
+    usage: Usage = "once"
+    model: str = ""
+    undos: tuple[Callable[[], Undo], ...] = ()
+    asked: int = 0  # how many choices a single branch was asked for, where rules know what to do about fewer
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """What a reactive rule made of a refusal: enough to write the rule that repairs such a request beforehand.
+
+    `repairs` are the entries of its `repair` with the refusal's captures filled in; `fields` the top-level fields that
+    they changed.
+    """
+
+    rule: Rule
+    status: int | None
+    repairs: tuple[dict[str, Any], ...]
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done. `bodies` is empty when the client's own bytes go on; `refusal` ends it before any branch.
+
+    `may_react`: a reactive rule could still apply. `skipped`: learned rules left out, to see whether they are needed.
+    """
+
+    backend: Backend
+    facts: Facts
+    draft: Draft
+    bodies: tuple[bytes, ...] = ()
+    restore: Restore | None = None
+    applied: tuple[Applied, ...] = ()
+    observed: tuple[Applied, ...] = ()
+    refusal: ProxyError | None = None
+    tried: frozenset[str] = frozenset()
+    is_strict: bool = False
+    may_react: bool = False
+    reactions: tuple[Reaction, ...] = ()
+    skipped: frozenset[str] = frozenset()
+
+    @property
+    def kind(self) -> Kind | None:
+        """What the request's path answers with; None for a path that has no chunks."""
+        return kind_of(self.facts.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a rule did with a request, for `explain`. `miss` is the first check that failed and the value it met."""
+
+    rule: Rule
+    applied: Applied | None = None
+    miss: tuple[str, Any] | None = None
+    note: str = ""
+
+
+def kind_of(path: str) -> Kind | None:
+    """Return the kind of completion that a path answers with, wherever it is mounted."""
+    if path.endswith("/chat/completions"):
+        return "chat"
+    return "text" if path.endswith("/completions") else None

@@ -1,0 +1,202 @@
+"""What becomes of the branches' answers: one event stream, merged as they come, or one JSON answer, when all are whole.
+
+A branch writes under the sink's lock, so a client that reads slowly holds the branches back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from proxy import sse
+from proxy.chunks import encode_json, indexed_choices
+from proxy.exchange import Exchange
+from proxy.headers import Headers, strip_hop_by_hop, strip_of_the_bytes, without
+from proxy.merge import Merger
+from proxy.plans import Kind, Plan, Restore
+from proxy.reader import Reader
+from proxy.spread import merge_answers
+
+# Design §7: how long the other branches' statuses are waited for once one branch has proved life.
+STATUSES_S = 0.25
+
+More = Callable[[int], Plan | None]
+"""How many choices a branch gave → the plan whose further branches now run for those that it did not give, or None."""
+
+
+class Sink(Protocol):
+    """What becomes of the branches' answers."""
+
+    async def run(self) -> None:
+        """Do what has to be done beside the branches."""
+
+    def heard(self, headers: Headers) -> None:
+        """Note that a branch has a good status."""
+
+    async def take(self, branch: int, reader: Reader, more: More) -> None:
+        """Take a branch's answer, to its end."""
+
+
+class StreamSink:
+    """Merges the branches' chunks into one event stream, as they come."""
+
+    def __init__(self, exchange: Exchange, plan: Plan, restoring: Restore, kind: Kind) -> None:
+        self._exchange = exchange
+        self._plan = plan
+        self._restoring = restoring
+        self._merger = Merger(
+            spreads=restoring.spreads,
+            total=restoring.total if kind == "chat" else None,
+            kind=kind,
+            include_usage=restoring.include_usage,
+            usage=restoring.usage,
+            fallback_id=_made_up_id(kind),
+            created=int(time.time()),
+            model=restoring.model,
+        )
+        self._lock = asyncio.Lock()
+        self._alive = asyncio.Event()
+        self._all_heard = asyncio.Event()
+        self._open = asyncio.Event()
+        self._heads: list[Headers] = []
+        self._left = len(plan.bodies)
+
+    async def run(self) -> None:
+        """Begin the answer at the first proof of life; write comments while there is none."""
+        await self._wait_for_life()
+        try:
+            async with asyncio.timeout(STATUSES_S):
+                await self._all_heard.wait()
+        except TimeoutError:
+            # The branches that have not answered by now can only be told of inside the stream.
+            pass
+        await self._begin()
+        self._open.set()
+
+    async def _wait_for_life(self) -> None:
+        every_s = self._exchange.policy.keep_alive_s or None
+        while not self._alive.is_set():
+            try:
+                async with asyncio.timeout(every_s):
+                    await self._alive.wait()
+            except TimeoutError:
+                await self._begin()
+                await self._exchange.client.write(sse.comment(b"waiting"))
+
+    async def _begin(self) -> None:
+        if self._exchange.client.begun_status is not None:
+            return
+        head = self._heads[0] if self._heads else ()
+        kept = without(strip_of_the_bytes(head), "content-type", "cache-control", "x-accel-buffering")
+        kept += [
+            ("Content-Type", "text/event-stream; charset=utf-8"),
+            ("Cache-Control", "no-cache"),
+            ("X-Accel-Buffering", "no"),
+        ]
+        await self._exchange.client.begin(200, None, self._exchange.passed_on(self._plan, kept))
+
+    def heard(self, headers: Headers) -> None:
+        """Note that a branch has a good status."""
+        self._heads.append(headers)
+        if len(self._heads) == len(self._plan.bodies):
+            self._all_heard.set()
+
+    async def take(self, branch: int, reader: Reader, more: More) -> None:
+        """Write a branch's chunks, holding back those that come before the answer may begin."""
+        held: list[dict[str, Any]] = []
+        async for chunks in reader.chunks(include_usage=self._restoring.include_usage):
+            held += chunks
+            if not reader.is_alive and not self._open.is_set():
+                continue
+            self._alive.set()
+            await self._open.wait()
+            await self._write(self._merged(branch, held))
+            held = []
+        await self._open.wait()
+        self._ask_for_more(branch, more)
+        await self._end(branch)
+
+    def _ask_for_more(self, branch: int, more: More) -> None:
+        new = more(self._merger.count(branch))
+        if new is not None and new.restore is not None:
+            self._plan = new
+            self._merger.add(new.restore.spreads[1:])
+            self._left += len(new.bodies) - 1
+
+    def _merged(self, branch: int, chunks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for chunk in chunks:
+            yield from self._merger.feed(branch, chunk)
+
+    async def _write(self, chunks: Iterator[dict[str, Any]]) -> None:
+        async with self._lock:
+            data = b"".join(sse.encode(encode_json(chunk)) for chunk in chunks)
+            if data:
+                self._exchange.record.has_content = True
+                await self._exchange.client.write(data)
+
+    async def _end(self, branch: int) -> None:
+        await self._write(iter(self._merger.end(branch)))
+        self._left -= 1
+        if not self._left:
+            await self._exchange.client.write(sse.DONE)
+            await self._exchange.client.end()
+
+
+class JsonSink:
+    """Joins the branches' answers into one JSON answer."""
+
+    def __init__(self, exchange: Exchange, plan: Plan, restoring: Restore, kind: Kind) -> None:
+        self._exchange = exchange
+        self._plan = plan
+        self._restoring = restoring
+        self._kind = kind
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._heads: list[Headers] = []
+
+    async def run(self) -> None:
+        """Do nothing: the answer begins when it is whole."""
+
+    def heard(self, headers: Headers) -> None:
+        """Note that a branch has a good status."""
+        self._heads.append(headers)
+
+    async def take(self, branch: int, reader: Reader, more: More) -> None:
+        """Collect a branch's answer; the last one answers the client."""
+        answer = await reader.answer()
+        self._answers[branch] = answer
+        new = more(len(indexed_choices(answer)))
+        if new is not None and new.restore is not None:
+            self._plan, self._restoring = new, new.restore
+        if len(self._answers) < len(self._plan.bodies):
+            return
+        if reader.raw is not None and self._restoring.asked and not self._restoring.undos:
+            # Nothing was missing, so the answer is the backend's own to the byte.
+            await self._send(reader.raw, strip_hop_by_hop(self._heads[0]))
+        else:
+            answers = [self._answers[index] for index in sorted(self._answers)]
+            await self._write(merge_answers(answers, self._restoring.spreads, self._restoring.usage))
+
+    async def _write(self, answer: dict[str, Any]) -> None:
+        restoring = self._restoring
+        identity = {"id": _made_up_id(self._kind), "created": int(time.time()), "model": restoring.model}
+        body = encode_json(answer | {key: value for key, value in identity.items() if not answer.get(key)})
+        kept = [
+            *without(strip_of_the_bytes(self._heads[0]), "content-type"),
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(body))),
+        ]
+        await self._send(body, kept)
+
+    async def _send(self, body: bytes, head: Headers) -> None:
+        client = self._exchange.client
+        self._exchange.record.has_content = True
+        await client.begin(200, None, self._exchange.passed_on(self._plan, head))
+        await client.write(body)
+        await client.end()
+
+
+def _made_up_id(kind: Kind) -> str:
+    return f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{uuid.uuid4().hex}"
