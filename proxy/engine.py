@@ -224,7 +224,7 @@ def _finish(run: _Run, backend: Backend, *, strict: bool, tried: frozenset[str])
     open_rules = [rule for rule in backend.rules if _is_open(rule, base) and _holds(rule, run.facts)]
     base = replace(base, may_react=bool(open_rules))
     asked = _asked(run) if any(rule.on_error and rule.on_error.fewer_choices for rule in open_rules) else 0
-    if run.facts.body is None or not (run.draft.body.is_edited or run.draft.undos or asked):
+    if run.facts.body is None or not (run.draft.body.is_edited or run.draft.undos or run.draft.split or asked):
         return base
     return with_branches(base, asked)
 
