@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -11,16 +10,9 @@ from proxy.health import Belief, Health
 from proxy.learn import as_text
 from proxy.metrics import CONTENT_TYPE
 from proxy.policy import Backend, effective_text
+from proxy.reload import Status
 from proxy.server import DataPort
 from proxy.upstream import Upstream
-
-
-@dataclass(slots=True)
-class Status:
-    """What the life of the process has to say of itself."""
-
-    is_draining: bool = False
-    last_reload_faults: int = 0
 
 
 class AdminPort:

@@ -155,12 +155,17 @@ class Lessons:
         self._forget_old()
         self.is_changed = False
 
-    def save(self) -> None:
-        """Write the file anew, whole or not at all. Raises: OSError."""
+    def take_text(self) -> str | None:
+        """Return the file's new text, once, where there is something new to keep."""
         if self._path is None or not self.is_changed:
-            return
+            return None
         self.is_changed = False
-        write_whole(self._path, as_text(self.all()))
+        return as_text(self.all())
+
+    def save(self, text: str | None) -> None:
+        """Write the file anew, whole or not at all; may run in another thread. Raises: OSError."""
+        if self._path is not None and text is not None:
+            write_whole(self._path, text)
 
 
 def _is_due(lesson: Lesson) -> bool:

@@ -19,12 +19,13 @@ import structlog
 from aiohttp import web
 
 from proxy import standin
-from proxy.admin import AdminPort, Status
-from proxy.errors import BackendFault, PolicyFault
+from proxy.admin import AdminPort
+from proxy.errors import BackendFault
 from proxy.health import Health
 from proxy.learn import Lessons
 from proxy.metrics import Metrics
 from proxy.policy import Backend, Policy
+from proxy.reload import Reloader, Status
 from proxy.server import DataPort
 from proxy.upstream import Upstream
 
@@ -83,7 +84,7 @@ async def serve(options: Options) -> None:
     async with AsyncExitStack() as stack:
         standins = Standins(stack)
         await standins.start(policy)
-        health, status = Health(), Status()
+        health = Health()
         metrics = Metrics()
         lessons = Lessons(time.time, options.learned_path)
         lessons.load()
@@ -97,12 +98,14 @@ async def serve(options: Options) -> None:
         upstream = Upstream(note)
         stack.push_async_callback(upstream.close)
         port = DataPort(policy, upstream, standins.address, metrics, lessons)
+        status = Status()
+        reloader = Reloader(options.policy_path, options.load, port, standins.start, status)
         admin = AdminPort(port, health, upstream, standins.address, status)
         data_runner = web.ServerRunner(port.server(), shutdown_timeout=CUT_S)
         admin_runner = web.AppRunner(admin.app(), access_log=None, shutdown_timeout=CUT_S)
         data_site = await _listen(stack, data_runner, options.host, options.port)
         await _listen(stack, admin_runner, options.admin_host, options.admin_port)
-        life = Life(options, port, standins, status, data_site)
+        life = Life(options, port, reloader, status, data_site)
         # Before anybody is told that the process serves: who reads it may send a signal at once.
         life.heed_signals()
         _say_what_is_served(options, policy, _url(data_runner, options.host), _url(admin_runner, options.admin_host))
@@ -110,22 +113,25 @@ async def serve(options: Options) -> None:
         gc.collect()
         gc.freeze()
         async with asyncio.TaskGroup() as group:
-            keeper = group.create_task(_keep(lessons))
+            keepers = [group.create_task(_keep(lessons)), group.create_task(reloader.watch())]
             await life.run()
-            keeper.cancel()
-        _save(lessons)
+            for keeper in keepers:
+                keeper.cancel()
+        _save(lessons, lessons.take_text())
 
 
 async def _keep(lessons: Lessons) -> None:
     """Write what is learned, soon after it is learned."""
     while True:
         await asyncio.sleep(SAVE_EVERY_S)
-        await asyncio.to_thread(_save, lessons)
+        text = lessons.take_text()
+        if text is not None:
+            await asyncio.to_thread(_save, lessons, text)
 
 
-def _save(lessons: Lessons) -> None:
+def _save(lessons: Lessons, text: str | None) -> None:
     try:
-        lessons.save()
+        lessons.save(text)
     except OSError as error:
         log.error("learned.not_saved", file=error.filename, error=error.strerror)
 
@@ -165,11 +171,11 @@ class Life:
     """Waits for signals and does what they say."""
 
     def __init__(
-        self, options: Options, port: DataPort, standins: Standins, status: Status, data_site: web.TCPSite
+        self, options: Options, port: DataPort, reloader: Reloader, status: Status, data_site: web.TCPSite
     ) -> None:
         self._options = options
         self._port = port
-        self._standins = standins
+        self._reloader = reloader
         self._status = status
         self._site = data_site
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
@@ -183,28 +189,8 @@ class Life:
     async def run(self) -> None:
         """Return when the process is to end."""
         while await self._signals.get() is signal.SIGHUP:
-            await self._reload()
+            await self._reloader.reload()
         await self._until_second_signal()
-
-    async def _reload(self) -> None:
-        try:
-            policy = self._options.load()
-        except PolicyFault as error:
-            self._status.last_reload_faults = len(error.faults)
-            self._port.metrics.reloaded(None)
-            for fault in error.faults:
-                log.error("policy.fault", fault=str(fault))
-            log.error("policy.kept", sha256=self._port.policy.sha256[:12])
-            return
-        except OSError as error:
-            self._status.last_reload_faults = 1
-            self._port.metrics.reloaded(None)
-            log.error("policy.unreadable", file=str(self._options.policy_path), error=error.strerror)
-            return
-        await self._standins.start(policy)
-        self._port.use(policy)
-        self._status.last_reload_faults = 0
-        log.info("policy.reloaded", sha256=policy.sha256[:12])
 
     async def _until_second_signal(self) -> None:
         async with asyncio.TaskGroup() as group:

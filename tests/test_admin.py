@@ -9,10 +9,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from proxy import health, standin
-from proxy.admin import AdminPort, Status
+from proxy.admin import AdminPort
 from proxy.errors import BackendFault
 from proxy.health import FRESH_S, Health
 from proxy.policy import load_policy
+from proxy.reload import Status
 from proxy.server import DataPort
 from proxy.upstream import Upstream
 

@@ -184,7 +184,8 @@ def test_it_outlives_the_process(clock: Clock, tmp_path: Path) -> None:
     before = Lessons(clock, path)
     before.load()
     taught(before, top_k=1, min_p=0.5)
-    before.save()
+    before.save(before.take_text())
+    assert before.take_text() is None
     after = Lessons(clock, path)
     after.load()
     assert len(asked(after, top_k=1, min_p=0.5).applied) == 1
@@ -194,7 +195,8 @@ def test_it_outlives_the_process(clock: Clock, tmp_path: Path) -> None:
 
 def test_nothing_new_is_not_written(clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "learned.yaml"
-    Lessons(clock, path).save()
+    fresh = Lessons(clock, path)
+    fresh.save(fresh.take_text())
     assert not path.exists()
 
 
