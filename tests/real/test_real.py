@@ -1,8 +1,7 @@
-"""The main job on real servers, with the OpenAI SDK in front: `make test-real`."""
+"""sglang: what it refuses, alone and behind the proxy, with the OpenAI SDK in front."""
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -12,8 +11,6 @@ from openai import OpenAI
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 
 HI = [{"role": "user", "content": "hi"}]
-HELLO = [{"role": "user", "content": "hello"}]
-WEATHER = [{"role": "user", "content": "What is the weather in Paris?"}]
 TOOLS = [
     {
         "type": "function",
@@ -141,94 +138,3 @@ def test_what_sglang_refuses_is_repaired(
     told = headers["mendproxy-repairs"]
     assert is_lossy == bool(re.search(r'loss="(?!none")', told)), told
     print(f"\n{name}: direct refused, through {told}")
-
-
-def test_llamafactory_streams_three_choices(before_llamafactory: str) -> None:
-    with sdk(before_llamafactory).chat.completions.stream(
-        model="tiny-model", messages=HELLO, n=3, max_tokens=16, temperature=0.5
-    ) as stream:
-        for _ in stream:
-            continue
-        completion = stream.get_final_completion()
-    assert [choice.index for choice in completion.choices] == [0, 1, 2]
-    assert [choice.finish_reason for choice in completion.choices] == ["stop"] * 3
-    assert all(choice.message.content for choice in completion.choices)
-
-
-def test_llamafactory_streams_three_greedy_choices_from_one_call(before_llamafactory: str, post: Any) -> None:
-    body = {"model": "tiny-model", "messages": HELLO, "n": 3, "max_tokens": 16, "temperature": 0, "stream": True}
-    status, _, data = post(before_llamafactory, body)
-    assert status == 200
-    events = [json.loads(line[6:]) for line in data.splitlines() if line.startswith(b"data: {")]
-    texts = {0: "", 1: "", 2: ""}
-    for event in events:
-        for choice in event["choices"]:
-            texts[choice["index"]] += choice["delta"].get("content") or ""
-    assert set(texts.values()) == {"Hello! I am a tiny test model."}
-
-
-def test_llamafactory_streams_a_tool_call(before_llamafactory: str) -> None:
-    with sdk(before_llamafactory).chat.completions.stream(
-        model="tiny-model", messages=WEATHER, tools=TOOLS, temperature=0, stream_options={"include_usage": True}
-    ) as stream:
-        for _ in stream:
-            continue
-        completion = stream.get_final_completion()
-    choice = completion.choices[0]
-    assert choice.finish_reason == "tool_calls"
-    assert choice.message.tool_calls is not None
-    assert choice.message.tool_calls[0].function.name == "get_weather"
-    assert json.loads(choice.message.tool_calls[0].function.arguments) == {"city": "Paris"}
-    assert completion.usage is not None
-    assert completion.usage.completion_tokens > 0
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["JSON", "stream"])
-def test_llamafactory_plain_calls_are_byte_identical(
-    llamafactory: str, before_llamafactory: str, post: Any, stream: bool
-) -> None:
-    body = {"model": "tiny-model", "messages": HELLO, "max_tokens": 16, "temperature": 0, "stream": stream}
-    direct, through = post(llamafactory, body), post(before_llamafactory, body)
-    assert masked(through[2]) == masked(direct[2])
-    assert set(through[1]) - set(direct[1]) == {"x-request-id"}
-
-
-MENDED_BY_LLAMAFACTORY: list[tuple[str, dict[str, Any]]] = [
-    ("n null", {"n": None}),
-    ("stream null", {"stream": None}),
-    ("n 1.5", {"n": 1.5}),
-    ("n 0 on a stream", {"n": 0, "stream": True}),
-    ("presence_penalty 0", {"presence_penalty": 0}),
-    ("presence_penalty 0 on a stream", {"presence_penalty": 0, "stream": True}),
-    ("temperature negative", {"temperature": -1}),
-    ("max_tokens negative", {"max_tokens": -5}),
-    ("stop as a number", {"stop": 5}),
-    ("developer", {"messages": [{"role": "developer", "content": "be brief"}, *HELLO]}),
-    ("content null", {"messages": [{"role": "user", "content": None}]}),
-    ("content absent on a stream", {"messages": [{"role": "user"}], "stream": True}),
-    ("a tool without description", {"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}),
-    ("a tool without parameters", {"tools": [{"type": "function", "function": {"name": "f", "description": "d"}}]}),
-    ("a tool without function", {"tools": [*TOOLS, {"type": "function"}]}),
-    ("tool_choice none on a stream", {"tools": TOOLS, "tool_choice": "none", "stream": True}),
-    ("tools on a stream", {"tools": TOOLS, "stream": True}),
-    ("n 3 and tools on a stream", {"tools": TOOLS, "stream": True, "n": 3}),
-]
-
-
-@pytest.mark.parametrize(("name", "fields"), MENDED_BY_LLAMAFACTORY, ids=[row[0] for row in MENDED_BY_LLAMAFACTORY])
-def test_what_llamafactory_refuses_is_repaired(
-    before_llamafactory: str, post: Any, name: str, fields: dict[str, Any]
-) -> None:
-    body = {"model": "tiny-model", "messages": HELLO, "max_tokens": 16, "temperature": 0} | fields
-    status, headers, data = post(before_llamafactory, body)
-    assert status == 200, data
-    assert b"<" not in data[:1]
-    assert not body.get("stream") or data.endswith(b"data: [DONE]\n\n")
-    print(f"\n{name}: {headers.get('mendproxy-repairs')}")
-
-
-def test_a_refused_stream_of_llamafactory_says_its_reason(before_llamafactory: str, post: Any) -> None:
-    body = {"model": "tiny-model", "messages": [*HELLO, *HELLO], "stream": True}
-    status, headers, data = post(before_llamafactory, body)
-    assert (status, json.loads(data)) == (400, {"detail": "Only supports u/a/u/a/u..."})
-    assert headers["mendproxy-repairs"] == 'llamafactory/cut-stream;loss="none"'
