@@ -107,8 +107,13 @@ class Exchange:
         return told
 
     def passed_on(self, plan: Plan, reply_headers: Headers) -> list[tuple[str, str]]:
-        """Return the head of a backend's answer as it goes on to the client."""
-        return [*headers.without(headers.strip_hop_by_hop(reply_headers), "x-request-id"), *self.told(plan)]
+        """Return the head of a backend's answer as it goes on to the client.
+
+        A redirect to the backend's own address would lead around the proxy, so it is told relative to ours.
+        """
+        passed = headers.without(headers.strip_hop_by_hop(reply_headers), "x-request-id")
+        origin = self.address(plan.backend).rstrip("/")
+        return [*(headers.relative_to(origin, name, value) for name, value in passed), *self.told(plan)]
 
 
 def _branch_id(request_id: str, branch: int) -> str:

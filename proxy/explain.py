@@ -63,7 +63,7 @@ def _told(step: Step) -> dict[str, Any]:
         told |= {"repairs": list(step.applied.repairs), "loses": step.applied.loses}
     if step.miss is not None:
         label, value = step.miss
-        told |= {"failed": label, "met": "absent" if value is ABSENT else _shown(value)}
+        told |= {"failed": label, "met": _shown(value)}
     if step.note:
         told["why"] = step.note
     return told
@@ -72,7 +72,11 @@ def _told(step: Step) -> dict[str, Any]:
 def _shown(value: Any) -> Any:
     """Return a value that a matcher met, short enough for a line."""
     if isinstance(value, dict):
-        return {key: "absent" if item is ABSENT else _shown(item) for key, item in value.items()}
+        return {key: _shown(item) for key, item in value.items()}
+    if isinstance(value, list) and any(item is ABSENT for item in value):
+        value = ["absent" if item is ABSENT else item for item in value]
+    if value is ABSENT:
+        return "absent"
     text = json.dumps(value, ensure_ascii=False, default=str)
     return value if len(text) <= 80 else f"{text[:77]}…"
 

@@ -62,6 +62,14 @@ def strip_hop_by_hop(headers: Headers) -> list[tuple[str, str]]:
     return without(headers, *_HOP_BY_HOP, *named)
 
 
+def relative_to(origin: str, name: str, value: str) -> tuple[str, str]:
+    """Return a header as it is, but a Location below `origin` without it. Source: nginx, proxy_redirect default."""
+    if name.lower() != "location" or not value.lower().startswith(origin.lower()):
+        return name, value
+    rest = value[len(origin) :]
+    return (name, rest or "/") if rest[:1] in ("", "/", "?") else (name, value)
+
+
 def strip_of_the_bytes(headers: Headers) -> list[tuple[str, str]]:
     """Return the headers without those that describe the message's bytes, for a message whose bytes are made anew."""
     return without(headers, *_OF_THE_BYTES)

@@ -211,3 +211,20 @@ def test_one_header_is_got(name, value):
 
 def test_headers_are_left_out_by_name():
     assert headers.without([("A", "1"), ("b", "2"), ("a", "3")], "a") == [("b", "2")]
+
+
+LOCATIONS = [
+    pytest.param("http://b:1/v1/models", "/v1/models", id="the backend's own address is left out"),
+    pytest.param("http://b:1", "/", id="and is the root alone"),
+    pytest.param("HTTP://B:1/x?y", "/x?y", id="in any case"),
+    pytest.param("http://b:1?x", "?x", id="before a query"),
+    pytest.param("http://b:12/x", "http://b:12/x", id="another port stays"),
+    pytest.param("http://b:1.example/x", "http://b:1.example/x", id="another host stays"),
+    pytest.param("/elsewhere", "/elsewhere", id="a path stays"),
+]
+
+
+@pytest.mark.parametrize(("location", "told"), LOCATIONS)
+def test_a_redirect_does_not_lead_around_the_proxy(location, told):
+    assert headers.relative_to("http://b:1", "Location", location) == ("Location", told)
+    assert headers.relative_to("http://b:1", "X-Location", location) == ("X-Location", location)

@@ -395,3 +395,11 @@ async def test_a_backend_that_does_not_read_holds_the_client_s_upload_back(stage
     assert len(await call.body()) == 30_000_000
     call.answer(OK)
     assert (await client.answer()).body == b"ok"
+
+
+async def test_a_redirect_to_the_backend_itself_leads_through_the_proxy(stage):
+    head = f"HTTP/1.1 307 Moved\r\nLocation: {stage.backend.url}/v1/models\r\nContent-Length: 0\r\n\r\n".encode()
+    await stage.proxy(POLICY)
+    client = await stage.ask(request("GET", "/v1/models/"))
+    (await stage.backend.call()).answer(head)
+    assert (await client.answer()).get("location") == "/v1/models"
