@@ -29,7 +29,7 @@ OBJECTS: Final[Mapping[Kind, str]] = {"chat": "chat.completion.chunk", "text": "
 
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_TOLD_FAILURE: Final = re.compile(rb'\s*\{\s*"error"\s*:\s*"?(.*?)"?\s*\}?\s*\Z', re.DOTALL)
+_TOLD_FAILURE: Final = re.compile(rb'\s*\{\s*"error"\s*:\s*"?')
 
 
 def decode_chunk(data: bytes) -> dict[str, Any]:
@@ -77,7 +77,8 @@ def _scrub(value: Any) -> Any:
 def _unreadable(data: bytes) -> BackendFault:
     told = _TOLD_FAILURE.match(data)
     if told:  # transformers serve pastes the text between quotes as it is
-        return BackendFault(told[1].decode("utf-8", "replace"))
+        text = data[told.end() :].rstrip().removesuffix(b"}").rstrip().removesuffix(b'"')
+        return BackendFault(text.decode("utf-8", "replace"))
     return invalid("it is no JSON object, or nested too deeply")
 
 
