@@ -8,7 +8,7 @@ Pure: the same request, policy and learned rules give the same plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qs
@@ -21,7 +21,7 @@ from proxy.matching import Facts, compile_globs
 from proxy.matching.values import is_integer
 from proxy.plans import Applied, Kind, Plan, Reaction, Request, Restore, Step, kind_of
 from proxy.policy import Backend, Policy, Rule
-from proxy.reactions import acts_of, filled
+from proxy.reactions import Knowing, knowings_of
 from proxy.refusals import Failure
 from proxy.repairs.card import Act, Draft, Rejection
 from proxy.repairs.fan_out import branch_bodies
@@ -123,9 +123,10 @@ def _plan(
     more, left_out = learned(backend.name)
     skipped = frozenset(rule.id for rule in more if rule.id in left_out and _holds(rule, run.facts))
     for rule in (*backend.rules, *(rule for rule in more if rule.id not in skipped)):
-        step = _step(rule, run)
         if trace is not None:
-            trace.append(step)
+            trace.append(_passed_over(rule, run) or _fire(rule, run))
+        elif _is_due(rule, run):
+            _fire(rule, run)
     made = _finish(run, backend, strict=is_strict(request.headers), tried=frozenset())
     return replace(made, skipped=skipped)
 
@@ -150,14 +151,21 @@ def _joined(headers: Headers) -> Mapping[str, str]:
     return joined
 
 
-def _step(rule: Rule, run: _Run) -> Step:
+def _is_due(rule: Rule, run: _Run) -> bool:
+    return run.draft.rejection is None and rule.on_error is None and rule.matcher.holds(run.facts)
+
+
+def _passed_over(rule: Rule, run: _Run) -> Step | None:
+    """Return why the rule is not due, or None where it is."""
     if run.draft.rejection is not None:
         return Step(rule, note=f"not reached: the rule {run.rejected_by!r} refuses the request")
     if rule.on_error is not None:
         return Step(rule, note="waits for a refusal")
     miss = rule.matcher.first_miss(run.facts)
-    if miss is not None:
-        return Step(rule, miss=miss)
+    return Step(rule, miss=miss) if miss is not None else None
+
+
+def _fire(rule: Rule, run: _Run) -> Step:
     draft, applied = _apply(rule, tuple((repair.name, repair.instantiate({})) for repair in rule.repairs), run)
     if applied is None:
         return Step(rule, note="matched, and found nothing to do")
@@ -316,16 +324,25 @@ def _react(old: Plan, failure: Failure, run: _Run) -> tuple[set[str], list[React
     for rule in old.backend.rules:
         if not _is_open(rule, old) or not _holds(rule, run.facts):
             continue
-        draft, applied = _reaction(rule, failure, run)
+        knowings = knowings_of(rule, failure)
+        draft, applied = _reaction(rule, [act for _, acts in knowings for act in acts], run)
         if applied is None or (old.is_strict and applied.loses):
             continue
         fired.add(rule.id)
         if rule.mode == "observe":
             run.observed.append(applied)
             continue
-        reactions.append(Reaction(rule, failure.status, filled(rule, failure), _changed(run.draft.body, draft.body)))
+        reactions += _lessons(rule, failure, knowings, run)
         _take(run, draft, applied)
     return fired, reactions
+
+
+def _lessons(rule: Rule, failure: Failure, knowings: list[Knowing], run: _Run) -> Iterator[Reaction]:
+    """Yield what each of a failure's captures led to by itself, so that a request with one field is known as well."""
+    for entries, acts in knowings:
+        draft, applied = _reaction(rule, acts, run)
+        if applied is not None:
+            yield Reaction(rule, failure.status, entries, _changed(run.draft.body, draft.body))
 
 
 def _changed(before: Body, after: Body) -> tuple[str, ...]:
@@ -341,9 +358,9 @@ def _differs(before: Body, after: Body, name: str) -> bool:
         return False
 
 
-def _reaction(rule: Rule, failure: Failure, run: _Run) -> tuple[Draft, Applied | None]:
+def _reaction(rule: Rule, acts: Sequence[tuple[str, Act]], run: _Run) -> tuple[Draft, Applied | None]:
     try:
-        return _apply(rule, acts_of(rule, failure), run)
+        return _apply(rule, acts, run)
     except UnreadableBody:
         return run.draft, None
 

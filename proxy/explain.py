@@ -31,7 +31,7 @@ def explain(request: Request, policy: Policy) -> dict[str, Any]:
         "rules": [_told(step) for step in trace],
         "before": _readable(request.body),
         "after": _after(request, made),
-        "untouched": not made.bodies and made.refusal is None,
+        "untouched": made.is_untouched,
         "answer": _answer(made),
         "told": _header(made),
         "refused": made.refusal.body()["error"] | {"status": made.refusal.status} if made.refusal else None,

@@ -109,7 +109,7 @@ class Metrics:
             self._truncated.inc()
 
     def _repaired(self, applied: Applied, loss: str) -> None:
-        for repair in applied.repairs:
+        for repair in dict.fromkeys(applied.repairs):
             self._repairs.labels(applied.rule, repair, loss).inc()
 
     def text(self) -> bytes:

@@ -90,6 +90,13 @@ class Plan:
     skipped: frozenset[str] = frozenset()
 
     @property
+    def is_untouched(self) -> bool:
+        """Whether the client's own bytes go upstream."""
+        if self.refusal is not None:
+            return False
+        return not self.bodies or (not self.draft.body.is_edited and self.bodies == (self.draft.body.source,))
+
+    @property
     def kind(self) -> Kind | None:
         """What the request's path answers with; None for a path that has no chunks."""
         return kind_of(self.facts.path)

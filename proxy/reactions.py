@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from proxy.matching import BadTest
@@ -38,26 +38,18 @@ def _named(groups: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in groups.items() if value is not None}
 
 
-def acts_of(rule: Rule, failure: Failure) -> list[tuple[str, Act]]:
-    """Return the rule's repairs for a failure; [] when it does not know it."""
-    acts: list[tuple[str, Act]] = []
+Knowing = tuple[tuple[dict[str, Any], ...], tuple[tuple[str, Act], ...]]
+"""The entries of a rule's `repair` as a policy would have them, one failure's captures filled in, and their acts."""
+
+
+def knowings_of(rule: Rule, failure: Failure) -> list[Knowing]:
+    """Return the rule's repairs for each time that the failure is one it knows; [] when it does not know it."""
+    knowings: list[Knowing] = []
     for captures in captures_of(rule.on_error, failure) if rule.on_error is not None else ():
-        for repair in rule.repairs:
-            try:
-                acts.append((repair.name, repair.instantiate(captures)))
-            except BadTest:
-                # What the text gave means nothing in this repair, so the rule does not know this failure.
-                return []
-    return acts
-
-
-def filled(rule: Rule, failure: Failure) -> tuple[dict[str, Any], ...]:
-    """Return the entries of the rule's `repair` as a policy would have them, each once, captures filled in."""
-    entries: list[dict[str, Any]] = []
-    for captures in captures_of(rule.on_error, failure) if rule.on_error is not None else ():
-        _add(entries, ({repair.name: repair.filled(captures)} for repair in rule.repairs))
-    return tuple(entries)
-
-
-def _add(entries: list[dict[str, Any]], more: Iterable[dict[str, Any]]) -> None:
-    entries += [entry for entry in more if entry not in entries]
+        try:
+            acts = tuple((repair.name, repair.instantiate(captures)) for repair in rule.repairs)
+        except BadTest:
+            # What the text gave means nothing in this repair, so the rule does not know this failure.
+            return []
+        knowings.append((tuple({repair.name: repair.filled(captures)} for repair in rule.repairs), acts))
+    return knowings

@@ -42,7 +42,7 @@ class Outcome:
     @property
     def is_untouched(self) -> bool:
         """Whether the client's own bytes go on."""
-        return self.plan is not None and self.refusal is None and not self.plan.bodies
+        return self.plan is not None and self.refusal is None and self.plan.is_untouched
 
 
 def run(case: Case, policy: Policy) -> Outcome:
