@@ -18,7 +18,8 @@ What it asked for beyond the limit; of numbers the sentence says old and new ("m
 
 A mapping of paths to limits: `min`, `max` (numbers, or `{field: other.path}`, which is no limit where that field is no
 number), `max_length`. Where both apply and `min` is above `max`, `max` wins. A numeral such as `"512"` is a number too,
-so that a reactive rule can take the limit from the backend's refusal: `max: "{limit}"`.
+so that a reactive rule can take the limit from the backend's refusal: `max: "{limit}"`, or `max: "{limit} - {used}"`
+where it says two.
 
 ## Example
 
@@ -42,24 +43,27 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Field, RootModel, WithJsonSchema, model_validator
 
 from proxy.body import Body
-from proxy.fields import Path, first, parse_path
+from proxy.fields import Path, Place, first, parse_path
 from proxy.matching.values import Number, is_number
 from proxy.repairs.card import Act, Card
 from proxy.repairs.chains import Link, refuse_chains, refuse_crossing
 from proxy.repairs.edits import in_turn
 from proxy.repairs.losses import join_losses, plain, replaced
 from proxy.repairs.options import STRICT, FieldPath, Options, check_path, misfit
-from proxy.repairs.places import Slot, slots
+from proxy.repairs.places import Slot, present
 from proxy.repairs.values import Changes, is_reference
+from proxy.repairs.writes import put_all
 
 _NUMERAL: Final = re.compile(r"-?\d{1,15}(\.\d{1,15})?")
+_DIFFERENCE: Final = re.compile(rf"(?P<whole>{_NUMERAL.pattern}) - (?P<part>{_NUMERAL.pattern})")
 _CAPTURE: Final = r"\{[A-Za-z_]\w*\}"  # in a policy's text; filled in before it is read here
+_TERM: Final = rf"({_NUMERAL.pattern}|{_CAPTURE})"
 
 
 def _limit(raw: Any) -> Any:
     if is_number(raw) and math.isfinite(raw):
         return raw
-    if isinstance(raw, str) and _NUMERAL.fullmatch(raw):
+    if isinstance(raw, str) and number_of(raw) is not None:
         return str(raw)
     if not is_reference(raw):
         raise misfit([((), "a limit is a number or {field: other.path}")], raw)
@@ -76,7 +80,7 @@ Limit = Annotated[
         {
             "anyOf": [
                 {"type": "number"},
-                {"type": "string", "pattern": rf"^({_NUMERAL.pattern}|{_CAPTURE})$"},
+                {"type": "string", "pattern": rf"^{_TERM}( - {_TERM})?$"},
                 {"type": "object", "properties": {"field": {"type": "string"}}, "required": ["field"]},
             ]
         }
@@ -119,9 +123,15 @@ def number_of(limit: Any) -> Number | None:
     """Return the limit where it is a number or its numeral; None where it is looked up."""
     if is_number(limit):
         return limit
-    if isinstance(limit, str) and _NUMERAL.fullmatch(limit):
-        return float(limit) if "." in limit else int(limit)
-    return None
+    if not isinstance(limit, str):
+        return None
+    if found := _DIFFERENCE.fullmatch(limit):
+        return _numeral(found["whole"]) - _numeral(found["part"])
+    return _numeral(limit) if _NUMERAL.fullmatch(limit) else None
+
+
+def _numeral(text: str) -> Number:
+    return float(text) if "." in text else int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,18 +171,19 @@ class Clamp:
     def run(self, body: Body) -> tuple[Body, str | None]:
         """Return the body within the limits, and what that loses; the same body where it was."""
         least, most = self.least.at(body), self.most.at(body)
+        values: dict[Place, Any] = {}
         numbers: Changes = []
-        cuts: list[str | None] = []
-        for slot in list(slots(body, self.path)):
+        cuts: list[str] = []
+        for slot in present(body, self.path):
             new = self._new(slot, least, most)
             if new is slot.value:
                 continue
-            body = body.put(slot.place, new)
+            values[slot.place] = new
             if is_number(new):
                 numbers.append((slot.value, new))
             else:
                 cuts.append(f"{plain(self.path.text)} cut to {self.max_length} {_unit(new)}")
-        return body, join_losses([replaced(self.path.text, numbers), *cuts])
+        return put_all(body, values), join_losses([replaced(self.path.text, numbers), *cuts])
 
     def _new(self, slot: Slot, least: Number | None, most: Number | None) -> Any:
         value = slot.value

@@ -45,6 +45,13 @@ def before_sglang(sglang: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="session")
+def fanned_out_before_sglang(sglang: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    rules = "rules: [{id: three, when: {body: {n: {gt: 1}}}, repair: [fan_out: {}]}]\n"
+    with _proxy("sglang", sglang, tmp_path_factory.mktemp("proxy"), rules) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
 def before_llamafactory(llamafactory: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with _proxy("llamafactory", llamafactory, tmp_path_factory.mktemp("proxy")) as url:
         yield url
@@ -92,9 +99,9 @@ def _backend(name: str, folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _proxy(preset: str, backend: str, folder: Path) -> Iterator[str]:
+def _proxy(preset: str, backend: str, folder: Path, rules: str = "") -> Iterator[str]:
     policy = folder / "policy.yaml"
-    policy.write_text(f"version: 1\nbackends:\n  main: {{url: {backend}, presets: [{preset}]}}\n")
+    policy.write_text(f"version: 1\nbackends:\n  main: {{url: {backend}, presets: [{preset}]}}\n{rules}")
     port, admin = _free_port(), _free_port()
     command = [sys.executable, "-m", "proxy", "serve", "-c", str(policy), "--port", str(port)]
     command += ["--admin-port", str(admin), "--drain-grace", "0s"]
