@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+SECONDS ?= 60
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
 PROXY := $(BIN)/python -m proxy
@@ -17,7 +18,7 @@ print_config/policy.schema.json := -m proxy schema
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-real check gen bench lock format lint types layers policy generated
+.PHONY: help run test test-clients test-real fuzz check gen bench lock format lint types layers policy generated
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
@@ -28,8 +29,15 @@ run: .venv/runtime ## serve config/policy.yaml on 127.0.0.1:8080; more flags in 
 test: .venv/dev ## run the tests; a part of them with ARGS="tests/test_sse.py -k split"
 	@$(BIN)/python -m pytest $(ARGS)
 
+test-clients: .venv/clients tests/clients/node_modules/.done ## run the whole matrix of clients; Node 20 or newer is needed
+	@$(BIN)/python -m pytest -m "clients or not real" tests/clients $(ARGS)
+
 test-real: .venv/dev ## run the tests that need a real backend
 	@$(BIN)/python -m pytest -m real $(ARGS)
+
+fuzz: .venv/dev ## change good bytes until something breaks, SECONDS=60 for each target; some of them with ARGS="sse http"
+	@$(PIP) --require-hashes -r requirements-fuzz.lock || echo "There is no atheris for this Python: the changes are blind." >&2
+	@$(BIN)/python tests/fuzz --seconds $(SECONDS) --findings .hypothesis/fuzz $(ARGS)
 
 check: format lint types layers policy generated ## all that has to hold before a change goes in; the tests come last
 	@$(MAKE) --no-print-directory test
@@ -77,6 +85,16 @@ generated: .venv/dev
 	@$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
+.venv/clients: .venv/dev requirements-clients.lock
+	@echo "Adding the clients for Python to .venv ..."
+	@$(PIP) --require-hashes -r requirements-clients.lock
+	@touch $@
+
+tests/clients/node_modules/.done: tests/clients/package.json tests/clients/package-lock.json
+	@echo "Installing the clients for Node ..."
+	@cd tests/clients && npm ci --silent
+	@touch $@
+
 # The locks: what runs, what builds the wheel, and both with the tools of development. No address gets into them, so
 # that they hold with any index; the hashes say that it is the same file.
 COMPILE := $(BIN)/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate \
@@ -85,6 +103,10 @@ COMPILE := $(BIN)/python -m piptools compile --quiet --generate-hashes --allow-u
 lock: .venv/dev ## bring the lock files in line with pyproject.toml; newer releases with ARGS=--upgrade
 	@$(COMPILE) $(ARGS) --extra fast -o requirements.lock pyproject.toml
 	@$(COMPILE) $(ARGS) --only-build-deps --all-build-deps -c requirements.lock -o requirements-build.lock pyproject.toml
+	@echo "atheris>=3" | $(COMPILE) $(ARGS) -o requirements-fuzz.lock -
 	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' \
 		| $(COMPILE) $(ARGS) -o requirements-dev.lock requirements.lock requirements-build.lock -
 	@grep -v '^#' requirements-dev.lock > requirements-dev.new && mv requirements-dev.new requirements-dev.lock
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["clients"], sep="\n")' \
+		| $(COMPILE) $(ARGS) -c requirements-dev.lock -o requirements-clients.lock -
+	@grep -v '^#' requirements-clients.lock > requirements-clients.new && mv requirements-clients.new requirements-clients.lock

@@ -2,7 +2,7 @@
 
     bytes → {name: raw bytes of its value} → decoded on access → edited fields encoded again, the rest as they came
 
-A body is a value: `put` and `cut` return another one and share what they leave alone.
+A body is a value: `put`, `cut` and `put_all` return another one and share what they leave alone.
 
 Source: RFC 8259; what msgspec refuses (NaN, lone surrogates, nesting beyond the recursion limit) is not JSON here.
 """
@@ -10,8 +10,8 @@ Source: RFC 8259; what msgspec refuses (NaN, lone surrogates, nesting beyond the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Set
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -21,6 +21,17 @@ from proxy.fields import Place
 _TOP = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _STRING = re.compile(rb'\s*("(?:[^"\\]|\\.)*")\s*:\s*', re.DOTALL)
 _NEXT = re.compile(rb"\s*([,}])")
+
+Kind = Literal["string", "number", "boolean", "array", "object", "null"]
+
+_KINDS: Final[Mapping[int, Kind]] = {
+    ord('"'): "string",
+    ord("t"): "boolean",
+    ord("f"): "boolean",
+    ord("["): "array",
+    ord("{"): "object",
+    ord("n"): "null",
+}
 
 
 class UnreadableBody(ValueError):
@@ -68,8 +79,22 @@ class Body(Mapping[str, Any]):
             self._decoded[name] = _decode(name, value)
         return self._decoded[name]
 
+    def kind(self, name: str) -> Kind:
+        """Return of which kind the field's value is, told without decoding it.
+
+        Raises: KeyError when absent.
+        """
+        value = self._fields[name]
+        if not isinstance(value, msgspec.Raw):
+            return kind_of(value)
+        return _KINDS.get(memoryview(value)[0], "number")  # the parser let no blank and no half of a literal through
+
     def __contains__(self, name: object) -> bool:
         return name in self._fields
+
+    def has_all(self, names: Set[str]) -> bool:
+        """Return whether the body has every one of the fields."""
+        return names <= self._fields.keys()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._fields)
@@ -94,6 +119,14 @@ class Body(Mapping[str, Any]):
         if rest:
             return self.put((name,), fields.cut(self[str(name)], rest))
         return self._with({key: value for key, value in self._fields.items() if key != name})
+
+    def put_all(self, values: Mapping[str, Any], without: Collection[str] = ()) -> Body:
+        """Return the body with these top-level fields, and without those, in one copy; put fields keep their position.
+
+        Shape: {a: 1, b: 2}, values={b: 3, c: 4}, without=[a] → {b: 3, c: 4}
+        """
+        kept = {name: value for name, value in self._fields.items() if name not in without}
+        return self._with(kept | dict(values))
 
     def _with(self, raw: dict[str, Any]) -> Body:
         new = Body(self.source, raw, is_edited=True)
@@ -122,6 +155,19 @@ class Body(Mapping[str, Any]):
                 return True
             position = after.end()
         return self.source[position - 1 : position] == b","
+
+
+def kind_of(value: Any) -> Kind:
+    """Return of which kind a decoded value is."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    return "array" if isinstance(value, list) else "object"
 
 
 def _decode(name: str, raw: msgspec.Raw) -> Any:

@@ -5,20 +5,29 @@ A cut answer has to look cut: the connection closes before the length or the las
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 import time
+from collections.abc import Awaitable
 
-from aiohttp import HttpVersion11, hdrs, web
+from aiohttp import HttpVersion, HttpVersion11, hdrs, web
 from multidict import CIMultiDict
 from prometheus_client import Gauge
 
 from proxy.exchange import ClientLeft
 from proxy.headers import Headers
+from proxy.pool import restore_raw_head
+
+# nginx' send_timeout: how long a client may take nothing of what is sent to it.
+SEND_TIMEOUT_S = 60.0
 
 
 class _Response(web.StreamResponse):
     """A response that says what the backend said, without the headers that aiohttp adds where they are missing."""
+
+    # The head waits in the writer until its raw bytes are restored.
+    _send_headers_immediately = False
 
     async def _write_headers(self) -> None:
         if hdrs.SERVER not in self.said:
@@ -26,10 +35,15 @@ class _Response(web.StreamResponse):
         if hdrs.CONTENT_TYPE not in self.said:
             self.headers.popall(hdrs.CONTENT_TYPE, None)
         await super()._write_headers()
+        line = f"HTTP/{self.version.major}.{self.version.minor} {self.status} {self.reason}"
+        restore_raw_head(self._payload_writer, line, self.headers.items())
+        if self._payload_writer is not None:
+            self._payload_writer.send_headers()
 
-    def __init__(self, status: int, reason: str | None, said: CIMultiDict[str]) -> None:
+    def __init__(self, status: int, reason: str | None, said: CIMultiDict[str], version: HttpVersion) -> None:
         super().__init__(status=status, reason=reason, headers=said)
         self.said = said
+        self.version = version
 
 
 class HttpClient:
@@ -49,7 +63,7 @@ class HttpClient:
 
     async def begin(self, status: int, reason: str | None, headers: Headers) -> None:
         """Write the status line and headers. Raises: ClientLeft."""
-        response = _Response(status, reason, CIMultiDict(headers))
+        response = _Response(status, reason, CIMultiDict(headers), self._request.version)
         if self.is_closing:
             response.force_close()
         self.response, self.begun_status, self.begun_at_s = response, status, time.perf_counter()
@@ -66,20 +80,24 @@ class HttpClient:
         if self.response is None:
             raise RuntimeError("the answer has not begun")
         self.sent_bytes += len(data)
-        try:
-            await self.response.write(data)
-        except ConnectionError as error:
-            raise ClientLeft from error
+        await self._taken(self.response.write(data))
 
     async def end(self) -> None:
         """End the answer cleanly. Raises: ClientLeft."""
         if self.response is None:
             raise RuntimeError("the answer has not begun")
         self.is_done = True
+        await self._taken(self.response.write_eof())
+
+    async def _taken(self, writing: Awaitable[None]) -> None:
+        """Wait while the client takes what is written, as long as it takes anything. Raises: ClientLeft."""
+        watch = _Watch(self._request.transport)
         try:
-            await self.response.write_eof()
+            await writing
         except ConnectionError as error:
             raise ClientLeft from error
+        finally:
+            watch.stop()
 
     def close(self) -> None:
         """Note that nothing more is sent."""
@@ -99,3 +117,26 @@ class HttpClient:
             transport.abort()
         else:
             transport.close()
+
+
+class _Watch:
+    """Breaks a connection off whose other end takes nothing for SEND_TIMEOUT_S, so that what waits for it goes on."""
+
+    def __init__(self, transport: asyncio.Transport | None) -> None:
+        self._transport = transport
+        self._left_bytes: int | None = None
+        self._next = asyncio.get_running_loop().call_later(SEND_TIMEOUT_S, self._look)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._next.cancel()
+
+    def _look(self) -> None:
+        if self._transport is None:
+            return
+        left_bytes = self._transport.get_write_buffer_size()
+        if self._left_bytes is not None and left_bytes >= self._left_bytes:
+            self._transport.abort()
+            return
+        self._left_bytes = left_bytes
+        self._next = asyncio.get_running_loop().call_later(SEND_TIMEOUT_S, self._look)

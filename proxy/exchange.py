@@ -6,18 +6,19 @@ The relay speaks to a `Client`, not to aiohttp, so the data path beneath can cha
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from proxy import headers
+from proxy.admission import METHODS
 from proxy.chunks import encode_json
 from proxy.engine import Plan, Request
-from proxy.errors import ProxyError
+from proxy.errors import BackendFault, ProxyError
 from proxy.headers import Headers
 from proxy.policy import Backend, Policy
 from proxy.refusals import Failure, read_refusal
-from proxy.upstream import Call, Reply, Upstream
+from proxy.upstream import Call, Reply, Streamed, Upstream, silent
 
 # How much of a refusal's body is read for the rules that know it by its text.
 MATCHED_BYTES = 64 * 1024
@@ -28,9 +29,13 @@ class ClientLeft(Exception):
 
 
 class Client(Protocol):
-    """The connection to the client. `begun_status` is None until the status line is written."""
+    """The connection to the client. `begun_status` is None until the status line is written.
+
+    `is_closing`: the connection ends with the answer.
+    """
 
     begun_status: int | None
+    is_closing: bool
 
     async def begin(self, status: int, reason: str | None, headers: Headers) -> None:
         """Write the status line and headers."""
@@ -63,7 +68,7 @@ class Exchange:
     """A request and all that it takes to answer it. `body` is what goes on where no repair made another."""
 
     request: Request
-    body: bytes | AsyncIterator[bytes] | None
+    body: bytes | Streamed | None
     policy: Policy
     upstream: Upstream
     address: Callable[[Backend], str]
@@ -150,10 +155,25 @@ class Refused(Exception):
 
 
 async def read_http_refusal(reply: Reply, limit: int, wait_s: float | None) -> Refused:
-    """Return the refusal that an answer with an error status is. Units: `limit` in bytes."""
-    body, _ = await reply.read_up_to(limit, wait_s)
+    """Return the refusal that an answer with an error status is. Units: `limit` in bytes.
+
+    Raises: BackendFault where its body is cut, or stops.
+    """
+    try:
+        body, is_whole = await reply.read_up_to(limit, wait_s)
+    except TimeoutError:
+        raise silent("stopped in the middle of its answer") from None
     failure = read_refusal(reply.status, body[:MATCHED_BYTES])
-    return Refused(failure, HttpRefusal(reply.status, reply.reason, reply.headers, body))
+    if is_whole:
+        return Refused(failure, HttpRefusal(reply.status, reply.reason, reply.headers, body))
+    # Its head promises more than what was read of it, so it can't be passed on.
+    fault = BackendFault(
+        f"The backend's error is larger than the policy's limits.response ({limit} bytes).",
+        status=reply.status,
+        code="response_too_large",
+        token="http_response_body_size",
+    )
+    return Refused(failure, fault)
 
 
 async def tell_refusal(exchange: Exchange, plan: Plan, refused: Refused) -> None:
@@ -185,6 +205,11 @@ async def tell_error(exchange: Exchange, plan: Plan | None, error: ProxyError, *
     said.append(("Proxy-Status", headers.proxy_status(error.token)))
     if error.code == "repair_refused":
         said.append(("Preference-Applied", "handling=strict"))
+    if error.status == 408:
+        # What comes next would be the rest of this request.
+        client.is_closing = True
+    if error.status == 405:
+        said.append(("Allow", METHODS))
     if error.status == 401:
         said.append(("WWW-Authenticate", "Bearer"))
     await client.begin(error.status, None, said)

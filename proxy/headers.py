@@ -32,6 +32,11 @@ _HOP_BY_HOP = frozenset(
 )
 # An edited message is another representation: what described the old bytes would lie about the new ones.
 _OF_THE_BYTES = frozenset({"content-length", "content-encoding", "content-digest", "digest", "content-md5", "etag"})
+# 20 digits hold any length that 64 bits do; Python refuses to read one of more than 4300.
+_MAX_LENGTH_DIGITS = 20
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
+_RAW = re.compile("[\udc80-\udcff]")
 _SANE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _PREFERENCE = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^,"]|")+')
 
@@ -39,6 +44,46 @@ _PREFERENCE = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^,"]|")+')
 def of_wire(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
     """Return headers as text, names spelt as they came. Bytes that are no UTF-8 survive as surrogates."""
     return [(name.decode("ascii", "surrogateescape"), value.decode("utf-8", "surrogateescape")) for name, value in raw]
+
+
+def has_raw_bytes(headers: Iterable[tuple[str, str]]) -> bool:
+    """Return whether a value holds bytes that are no UTF-8."""
+    return any(_RAW.search(value) for _, value in headers)
+
+
+def has_control(value: str) -> bool:
+    """Return whether a value holds a control character other than a tab."""
+    return _CONTROL.search(value) is not None
+
+
+def encode_head(first_line: str, headers: Iterable[tuple[str, str]]) -> bytes:
+    """Return a message's head, bytes that are no UTF-8 as they came; control characters have to be kept out before."""
+    lines = [first_line, *(f"{name}: {value}" for name, value in headers), "", ""]
+    return "\r\n".join(lines).encode("utf-8", "surrogateescape")
+
+
+def head_bytes(headers: Headers) -> int:
+    """Return how large a head is, about: the bytes of its names and values."""
+    return sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
+
+
+def fault_in(headers: Headers) -> str | None:
+    """Return what in a message's headers could be read in more than one way, in words; None where nothing can.
+
+    Source: RFC 9110 §5.5, §8.6, RFC 9112 §5.1.
+    """
+    for name, value in headers:
+        if not _TOKEN.fullmatch(name):
+            return "a header whose name is no token"
+        if has_control(value):
+            return "a control character in a header"
+        lower = name.lower()
+        if lower == "content-length" and not (value.isascii() and value.isdigit() and len(value) <= _MAX_LENGTH_DIGITS):
+            return "a Content-Length that is no length"
+        if "_" in lower and lower.replace("_", "-") in ("content-length", "transfer-encoding"):
+            return "a header that servers could take for its framing"
+    codings = [value.lower() for name, value in headers if name.lower() == "transfer-encoding"]
+    return "more than one Transfer-Encoding" if len(codings) > 1 else None
 
 
 def get(headers: Headers, name: str) -> str | None:
@@ -89,9 +134,9 @@ def toward_backend(
     if peer:
         passed = without(passed, "x-forwarded-for")
         passed.append(("X-Forwarded-For", _appended(headers, "x-forwarded-for", peer)))
-    if get(headers, "x-forwarded-proto") is None:
+    if get(passed, "x-forwarded-proto") is None:
         passed.append(("X-Forwarded-Proto", scheme))
-    if host and get(headers, "x-forwarded-host") is None:
+    if host and get(passed, "x-forwarded-host") is None:
         passed.append(("X-Forwarded-Host", host))
     passed.append(("X-Request-Id", request_id))
     return passed

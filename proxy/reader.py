@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy import sse
+from proxy.allowance import Allowance, Kept
 from proxy.answers import Collector, explode
 from proxy.chunks import decode_answer, decode_chunk, failure_of, indexed_choices, is_life
 from proxy.errors import BackendFault
@@ -27,12 +28,17 @@ from proxy.upstream import Reply, empty, silent
 
 # A backend that says neither [DONE] nor goodbye after its last finish_reason is not waited for any longer.
 AFTER_FINISH_S = 5.0
-# What one read of compressed bytes may become.
-MAX_INFLATED_BYTES = 64 * 1024 * 1024
+# What compressed bytes become is looked at in pieces, so that no bound is passed by more than one of them.
+PIECE_BYTES = 256 * 1024
 
 _SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _BOM = b"\xef\xbb\xbf"
 _BLANKS = b"\xef\xbb\xbf \t\r\n"
+
+
+def _is_unclear(start: bytes) -> bool:
+    """Return whether more has to come before events can be told from anything else."""
+    return not start or any(word.startswith(start) and word != start for word in _SSE_STARTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +56,22 @@ class Reader:
     """Reads one branch's answer, whatever its form: event stream or JSON, compressed or labelled wrongly."""
 
     def __init__(
-        self, reply: Reply, limits: Limits, timeouts: Timeouts, choices: int | None, undos: Sequence[Undo] = ()
+        self,
+        reply: Reply,
+        limits: Limits,
+        timeouts: Timeouts,
+        allowance: Allowance,
+        choices: int | None,
+        undos: Sequence[Undo] = (),
     ) -> None:
-        """Read `reply`; `choices` is how many the branch will give, where that is known."""
+        """Read `reply`; `choices` is how many the branch will give, where that is known.
+
+        What has to be held is taken from `allowance`, which all branches share.
+        """
+        self._allowance = allowance
+        self._kept = Kept(allowance)
+        self._is_collected = False
+        self._rest = b""  # of compressed bytes that have come, and are not inflated yet
         self._reply = reply
         self._undos = undos
         self._limits = limits
@@ -69,6 +88,7 @@ class Reader:
             first = await self._first()
             if not self.is_event_stream(first):
                 return await self._json(first)
+            self._is_collected = True
             collector = Collector(None)
             async for chunks in self._chunks(first):
                 for chunk in chunks:
@@ -102,13 +122,13 @@ class Reader:
         return self._reply.status, self._reply.reason
 
     async def first(self) -> bytes:
-        """Return the first bytes of the answer that are no blanks; none where it has none."""
+        """Return the first bytes of the answer, enough to tell its form; none where it has nothing but blanks."""
         data = b""
-        while not data.lstrip(_BLANKS):
+        while _is_unclear(start := data.lstrip(_BLANKS)):
             more = await self._read()
             if not more:
-                return b""
-            data = data[-len(_BOM) :] + more
+                return data if start else b""
+            data = (data if start else data[-len(_BOM) :]) + more
         return data
 
     async def _first(self) -> bytes:
@@ -144,18 +164,12 @@ class Reader:
 
         Raises: BackendFault where it is larger than the policy's limits.response.
         """
-        parts, size = [first], len(first)
-        while data := await self._read():
-            parts.append(data)
-            size += len(data)
-            if size > self._limits.response_bytes:
-                raise BackendFault(
-                    f"The backend's answer is larger than the policy's limits.response ({self._limits.response_bytes} "
-                    "bytes).",
-                    code="response_too_large",
-                    token="http_response_body_size",
-                )
-        return b"".join(parts)
+        whole, data = bytearray(), first
+        while data:
+            self._allowance.take(len(data))
+            whole += data
+            data = await self._read()
+        return bytes(whole)
 
     async def _json(self, first: bytes) -> dict[str, Any]:
         self.raw = await self.whole(first)
@@ -206,6 +220,10 @@ class Reader:
         if fault is not None:
             raise fault
         self.is_alive = self.is_alive or is_life(chunk)
+        self._kept.chunk(chunk, is_collected=self._is_collected)
+        if not self.is_alive:
+            # Until there is life nothing goes to the client, so it is held.
+            self._allowance.take(len(event.data))
         for undo in self._undos:
             chunk = undo.chunk(chunk)
         for index, choice in indexed_choices(chunk):
@@ -214,16 +232,19 @@ class Reader:
         return chunk
 
     async def _read(self) -> bytes:
-        while True:
-            try:
-                data = await self._reply.read(self._wait_s())
-            except TimeoutError:
-                if self._is_finished():
-                    return b""
-                raise self._silent() from None
-            inflated = self._inflate(data) if data else b""
-            if inflated or not data:
-                return inflated
+        while data := self._rest or await self._next():
+            plain, self._rest = self._inflate(data)
+            if plain:
+                return plain
+        return b""
+
+    async def _next(self) -> bytes:
+        try:
+            return await self._reply.read(self._wait_s())
+        except TimeoutError:
+            if self._is_finished():
+                return b""
+            raise self._silent() from None
 
     def _is_finished(self) -> bool:
         return self._expected is not None and len(self._finished) >= self._expected
@@ -246,15 +267,14 @@ def _how(fault: BackendFault) -> str:
     return "empty" if fault.token == "http_response_incomplete" else "error"
 
 
-def inflater(headers: Headers) -> Callable[[bytes], bytes]:
-    """Return what turns the pieces of a body into plain bytes.
+def inflater(headers: Headers) -> Callable[[bytes], tuple[bytes, bytes]]:
+    """Return what turns the bytes of a body into a piece of plain ones, and those that are left for the next piece.
 
-    Raises: BackendFault for a coding that is not known, and, from the function returned, for corrupt data and for a
-    piece that grows beyond MAX_INFLATED_BYTES.
+    Raises: BackendFault for a coding that is not known, and, from the function returned, for corrupt data.
     """
     coding = (get(headers, "content-encoding") or "identity").strip().lower()
     if coding == "identity":
-        return lambda data: data
+        return lambda data: (data, b"")
     if coding not in ("gzip", "x-gzip", "deflate"):
         raise BackendFault(
             f"The backend compressed an answer with {coding!r} that was asked for uncompressed.",
@@ -262,13 +282,10 @@ def inflater(headers: Headers) -> Callable[[bytes], bytes]:
         )
     inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
 
-    def inflated(data: bytes) -> bytes:
+    def inflated(data: bytes) -> tuple[bytes, bytes]:
         try:
-            plain = inflate.decompress(data, MAX_INFLATED_BYTES)
+            return inflate.decompress(data, PIECE_BYTES), inflate.unconsumed_tail
         except zlib.error as error:
             raise BackendFault("The backend's compressed answer is corrupt.", code="http_protocol_error") from error
-        if inflate.unconsumed_tail:
-            raise BackendFault("The backend's compressed answer grows without bound.", code="response_too_large")
-        return plain
 
     return inflated

@@ -96,8 +96,7 @@ class Relay:
         self._life = LifeSign(self._max_held_bytes) if is_completion else None
         # A stream that a reactive rule could still repair has to prove life before its head goes out.
         self._is_held = is_completion and plan.may_react
-        self._held: list[bytes] = []
-        self._held_bytes = 0
+        self._held = bytearray()
         self._tail = b""
         self._comment_at_s = time.monotonic() + (exchange.policy.keep_alive_s or float("inf"))
 
@@ -164,7 +163,7 @@ class Relay:
         if self._is_held and self._hold(data):
             return
         if self._held:
-            data, self._held = b"".join([*self._held, data]), []
+            data, self._held = bytes(self._held) + data, bytearray()
         await self._begin()
         self._exchange.record.has_content = True
         self._tail = (self._tail + data)[-4:] if self._is_stream else b""
@@ -172,10 +171,9 @@ class Relay:
 
     def _hold(self, data: bytes) -> bool:
         """Keep bytes back that prove nothing yet; False when there are too many of them to keep."""
-        self._held_bytes += len(data)
-        self._is_held = self._held_bytes <= self._max_held_bytes
+        self._is_held = len(self._held) + len(data) <= self._max_held_bytes
         if self._is_held:
-            self._held.append(data)
+            self._held += data
         return self._is_held
 
     def _watch(self, life: LifeSign, data: bytes) -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 
-from proxy.engine import top_up
+from proxy.allowance import Allowance
+from proxy.engine import observed, top_up
 from proxy.errors import BackendFault
 from proxy.exchange import Exchange, Refused, read_http_refusal
 from proxy.plain import PlainSink
@@ -45,6 +46,7 @@ class _Branches:
         self._restoring = restoring
         self._group = group
         self._sink = _sink(exchange, plan, restoring)
+        self._allowance = Allowance(exchange.policy.limits.response_bytes)
 
     def start(self) -> None:
         """Start the sink and all branches."""
@@ -85,7 +87,8 @@ class _Branches:
         choices = None
         if restoring.total is not None:
             choices = restoring.total // sum(spread.copies for spread in restoring.spreads)
-        return Reader(reply, self._exchange.policy.limits, self._plan.backend.timeouts, choices, undos)
+        limits, timeouts = self._exchange.policy.limits, self._plan.backend.timeouts
+        return Reader(reply, limits, timeouts, self._allowance, choices, undos)
 
     def _more(self, have: int) -> Plan | None:
         """Ask for the choices that a branch did not give, where a rule says so."""
@@ -93,6 +96,7 @@ class _Branches:
             return None
         new = top_up(self._plan, have)
         if new is None or new.restore is None:
+            self._exchange.record.plan = observed(self._plan, Failure(None, fewer_choices=True))
             return None
         first = len(self._plan.bodies)
         # What was asked for is now being asked for, so no branch of these is looked after again.

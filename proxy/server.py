@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import structlog
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from proxy import engine, headers
+from proxy.admission import admit, ends_connection, with_authority
 from proxy.bodies import answer_expect, check_length, inflate_body, read_body, stream_body
 from proxy.client import HttpClient
 from proxy.engine import Request
@@ -29,16 +29,13 @@ from proxy.models import is_joined, list_models
 from proxy.policy import Backend, Policy
 from proxy.relay import carry_out
 from proxy.tunnel import tunnel
-from proxy.upstream import Upstream
+from proxy.upstream import Streamed, Upstream
 
 # What a request line and a header may be long: nginx's four buffers of 8 KiB, rounded up to what browsers send.
 MAX_LINE_BYTES = 64 * 1024
 IDLE_CONNECTION_S = 75.0
 # nginx' status, for log and metrics only, of a request whose client has left.
 LEFT = 499
-
-_ESCAPED_DOT = re.compile("%2e", re.IGNORECASE)
-_ABSOLUTE = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
 
 log = structlog.get_logger("mendproxy")
 
@@ -97,8 +94,8 @@ class DataPort:
         self.metrics.in_flight.inc()
         self._idle.clear()
         client = HttpClient(request, self.metrics.streams_open)
-        client.is_closing = self.is_closing
         exchange = self._exchange(request, client)
+        client.is_closing = self.is_closing or ends_connection(request.method, exchange.request.headers)
         try:
             await self._answer(request, exchange)
         except asyncio.CancelledError:
@@ -150,8 +147,10 @@ class DataPort:
 
     async def _serve(self, request: web.BaseRequest, exchange: Exchange) -> None:
         self._admit(exchange)
-        path, query = _target(request.raw_path)
-        exchange.request = Request(request.method, path, query, exchange.request.headers, None)
+        said, is_http_1_1 = exchange.request.headers, request.version >= HttpVersion11
+        target = admit(request.method, request.raw_path, said, is_http_1_1=is_http_1_1)
+        said = with_authority(said, target.authority)
+        exchange.request = Request(request.method, target.path, target.query, said, None)
         limit = exchange.policy.limits.body_bytes
         check_length(request, limit)
         if headers.get(exchange.request.headers, "upgrade") is not None and request.method == "GET":
@@ -192,17 +191,12 @@ class DataPort:
             return
         content_type = (headers.get(said.headers, "content-type") or "").lower()
         if content_type.startswith("multipart/") or not self._is_inspected(said.path):
-            exchange.body = _counted(request, limit)
+            exchange.body = Streamed(stream_body(request, limit))
             return
         raw = await read_body(request, limit)
         exchange.body = raw
         plain = inflate_body(said.headers, raw, limit)
         exchange.request = Request(said.method, said.path, said.query, said.headers, plain)
-
-
-async def _counted(request: web.BaseRequest, limit: int) -> AsyncIterator[bytes]:
-    async for data in stream_body(request, limit):
-        yield data
 
 
 def _has_key(said_headers: Headers, keys: frozenset[str]) -> bool:
@@ -212,24 +206,6 @@ def _has_key(said_headers: Headers, keys: frozenset[str]) -> bool:
     said_bytes = given.strip().encode("utf-8", "surrogateescape")
     # Every key is compared, so that the time taken tells nothing.
     return sum(hmac.compare_digest(said_bytes, key.encode()) for key in keys) > 0
-
-
-def _target(raw: str) -> tuple[str, str]:
-    """Return the path and query of a request's target, as they were sent.
-
-    Raises: ClientFault for a target that is no path, or that climbs above the root and so out of a backend's base.
-    """
-    absolute = _ABSOLUTE.match(raw)
-    target = raw[absolute.end() :] if absolute else raw
-    path, _, query = (target or "/").partition("?")
-    if absolute and not path:
-        path = "/"
-    depth = 0
-    for segment in _ESCAPED_DOT.sub(".", path).split("/"):
-        depth += {"..": -1, ".": 0, "": 0}.get(segment, 1)
-        if depth < 0 or not path.startswith("/"):
-            raise ClientFault("The request's target is not a path below the root.", code="invalid_target")
-    return path, query
 
 
 async def _tell(exchange: Exchange, error: ProxyError) -> None:

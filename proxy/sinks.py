@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from proxy import sse
 from proxy.chunks import encode_json, indexed_choices
 from proxy.exchange import Exchange
-from proxy.headers import Headers, strip_hop_by_hop, strip_of_the_bytes, without
+from proxy.headers import Headers, get, strip_hop_by_hop, strip_of_the_bytes, without
 from proxy.merge import Merger
 from proxy.plans import Kind, Plan, Restore
 from proxy.reader import Reader
@@ -174,7 +174,7 @@ class JsonSink:
             return
         if reader.raw is not None and self._restoring.asked and not self._restoring.undos:
             # Nothing was missing, so the answer is the backend's own to the byte.
-            await self._send(reader.raw, strip_hop_by_hop(self._heads[0]))
+            await self._send(reader.raw, self._head_of(reader.raw))
         else:
             answers = [self._answers[index] for index in sorted(self._answers)]
             await self._write(merge_answers(answers, self._restoring.spreads, self._restoring.usage))
@@ -189,6 +189,13 @@ class JsonSink:
             ("Content-Length", str(len(body))),
         ]
         await self._send(body, kept)
+
+    def _head_of(self, raw: bytes) -> Headers:
+        head = strip_hop_by_hop(self._heads[0])
+        if get(head, "content-encoding") is None:
+            return head
+        # It was inflated to be read.
+        return [*strip_of_the_bytes(head), ("Content-Length", str(len(raw)))]
 
     async def _send(self, body: bytes, head: Headers) -> None:
         client = self._exchange.client

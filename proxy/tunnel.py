@@ -30,7 +30,7 @@ from proxy.engine import Plan
 from proxy.errors import BackendFault
 from proxy.exchange import Client, ClientLeft, Exchange, tell_error
 from proxy.relay import Relay
-from proxy.upstream import Call, Reply
+from proxy.upstream import Call, Reply, Streamed
 
 # What is held of either direction while the other side is slow.
 BUFFER_BYTES = 64 * 1024
@@ -51,7 +51,7 @@ async def tunnel(exchange: Exchange, request: web.BaseRequest) -> None:
         return
     if request.body_exists:
         await answer_expect(request)
-        exchange.body = stream_body(request, exchange.policy.limits.body_bytes)
+        exchange.body = Streamed(stream_body(request, exchange.policy.limits.body_bytes))
     protocols = _protocols(request)
     exchange.record.rounds = exchange.record.branches = 1
     backend = plan.backend

@@ -9,10 +9,11 @@ keep-alive for longer than uvicorn's 5 s, proxies from the environment, short li
 from __future__ import annotations
 
 import asyncio
+import io
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,14 +25,41 @@ from yarl import URL
 from proxy.errors import BackendFault, ClientFault
 from proxy.headers import Headers, of_wire
 from proxy.policy import Backend
+from proxy.pool import Pool, RawRequest, UnclearHead
 
 # uvicorn closes an idle connection after 5 s: a pool that keeps it longer sends requests into closed connections.
 POOL_KEEP_ALIVE_S = 4.0
 MAX_LINE_BYTES = 128 * 1024
+PART_BYTES = 256 * 1024
 DRAIN_S = 0.05
+# How much of a body that is streamed on is kept until its answer begins.
+KEPT_BYTES = 1024 * 1024
 
 # Headers that aiohttp would add of its own: the client's are sent, or none.
 _NO_AUTO_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+
+
+class Streamed:
+    """A body that is streamed on. A small one is kept as it goes by, should it have to be sent again."""
+
+    def __init__(self, parts: AsyncIterator[bytes]) -> None:
+        """Stream these parts, once."""
+        self._parts = parts
+        self._kept: bytearray | None = bytearray()
+        self._is_whole = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield the parts as they come."""
+        async for part in self._parts:
+            if self._kept is not None:
+                self._kept += part
+                self._kept = self._kept if len(self._kept) <= KEPT_BYTES else None
+            yield part
+        self._is_whole = True
+
+    def again(self) -> bytes | None:
+        """Return the body, where all of it went by and is still known."""
+        return bytes(self._kept) if self._is_whole and self._kept is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +69,7 @@ class Call:
     method: str
     target: str
     headers: Headers
-    body: bytes | AsyncIterator[bytes] | None
+    body: bytes | Streamed | None
 
 
 class Reply:
@@ -89,15 +117,14 @@ class Reply:
 
         Units: bytes. Raises: as `read`.
         """
-        parts: list[bytes] = []
-        size = 0
-        while size <= limit:
+        # One buffer: a list of parts would cost forty times their size where they come byte by byte.
+        body = bytearray()
+        while len(body) <= limit:
             data = await self.read(wait_s)
             if not data:
-                return b"".join(parts), True
-            parts.append(data)
-            size += len(data)
-        return b"".join(parts), False
+                return bytes(body), True
+            body += data
+        return bytes(body), False
 
     async def finish(self) -> None:
         """Let the last bytes of a finished answer come in, so that its connection can be used again."""
@@ -134,19 +161,35 @@ class Upstream:
         """
         async with AsyncExitStack() as stack:
             if backend.max_concurrency:
-                await stack.enter_async_context(self._slot(backend))
+                stack.callback((await self._slot(backend)).release)
             sent_at_s = time.monotonic()
             yield Reply(await stack.enter_async_context(self._answer(backend, base, call)), sent_at_s)
 
-    def _slot(self, backend: Backend) -> asyncio.Semaphore:
+    async def _slot(self, backend: Backend) -> asyncio.Semaphore:
+        """Take one of the backend's slots, waiting for it no longer than for the backend itself.
+
+        Raises: BackendFault 503.
+        """
         key = (backend.name, backend.max_concurrency)
-        return self._slots.setdefault(key, asyncio.Semaphore(backend.max_concurrency))
+        slots = self._slots.setdefault(key, asyncio.Semaphore(backend.max_concurrency))
+        try:
+            async with asyncio.timeout(backend.timeouts.first_content_s):
+                await slots.acquire()
+        except TimeoutError:
+            token = "connection_limit_reached"
+            text = "The backend was busy for too long: all of its max_concurrency are taken."
+            fault = BackendFault(text, status=503, code=token, token=token)
+            self._note(backend.name, fault)
+            raise fault from None
+        return slots
 
     @asynccontextmanager
     async def _answer(self, backend: Backend, base: str, call: Call) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
             response = await self._head(backend, base, call)
         except BackendFault as fault:
+            if fault.token in _UNREACHED:
+                self._forget_addresses()
             self._note(backend.name, fault)
             raise
         self._note(backend.name, response.status)
@@ -156,18 +199,25 @@ class Upstream:
             # An answer that was read to its end has given its connection back already; any other is cut off.
             response.close()
 
+    def _forget_addresses(self) -> None:
+        """Have names resolved anew: a backend that can't be reached may have moved."""
+        for session in (self._session, self._fresh):
+            if isinstance(session.connector, aiohttp.TCPConnector):
+                session.connector.clear_dns_cache()
+
     async def _head(self, backend: Backend, base: str, call: Call) -> aiohttp.ClientResponse:
         attempt = SimpleNamespace(is_reused=False)
         try:
             return await self._request(self._session, backend, base, call, attempt)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
             is_stale = attempt.is_reused and not isinstance(error, aiohttp.ClientConnectorError)
-            if not is_stale or not (call.body is None or isinstance(call.body, bytes)):
+            body = call.body.again() if isinstance(call.body, Streamed) else call.body
+            if not is_stale or (body is None and call.body is not None):
                 raise _before_head(error) from error
         except (aiohttp.ClientError, OSError) as error:
             raise _before_head(error) from error
         try:
-            return await self._request(self._fresh, backend, base, call, attempt)
+            return await self._request(self._fresh, backend, base, replace(call, body=body), attempt)
         except (aiohttp.ClientError, OSError) as error:
             raise _before_head(error) from error
 
@@ -180,7 +230,7 @@ class Upstream:
                 call.method,
                 URL(base.rstrip("/") + call.target, encoded=True),
                 headers=CIMultiDict(call.headers),
-                data=call.body,
+                data=_written_in_parts(call.body),
                 allow_redirects=False,
                 skip_auto_headers=_NO_AUTO_HEADERS,
                 timeout=aiohttp.ClientTimeout(total=None, connect=timeouts.connect_s),
@@ -188,12 +238,18 @@ class Upstream:
             )
 
 
+def _written_in_parts(body: bytes | Streamed | None) -> io.BytesIO | bytes | Streamed | None:
+    """Return the body as aiohttp writes it: a large one in parts, or all of it would be held a second time."""
+    return io.BytesIO(body) if isinstance(body, bytes) and len(body) > PART_BYTES else body
+
+
 def _session(*, force_close: bool) -> aiohttp.ClientSession:
     trace = aiohttp.TraceConfig()
     trace.on_connection_reuseconn.append(_note_reuse)
     options: dict[str, Any] = {"force_close": True} if force_close else {"keepalive_timeout": POOL_KEEP_ALIVE_S}
     session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=10, **options),
+        connector=Pool(limit=0, ttl_dns_cache=10, **options),
+        request_class=RawRequest,
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         trust_env=False,
@@ -224,11 +280,16 @@ _BEFORE_HEAD: tuple[tuple[type[BaseException], int, str, str], ...] = (
     (OSError, 502, "connection_terminated", "could not be reached"),
 )
 
+# Where a connection is what could not be had.
+_UNREACHED = frozenset({"connection_timeout", "dns_error", "connection_refused"})
+
 
 def _before_head(error: BaseException) -> BackendFault:
     if isinstance(error.__cause__, ClientFault):
         # The body that was being streamed on is at fault.
         raise error.__cause__
+    if isinstance(error, UnclearHead):
+        return BackendFault(f"The backend's answer has {error}.", code="http_protocol_error")
     for kind, status, token, text in _BEFORE_HEAD:
         if isinstance(error, kind):
             return BackendFault(f"The backend {text}.", status=status, code=token, token=token)

@@ -19,6 +19,8 @@ from hypothesis import settings
 settings.register_profile("mendproxy", deadline=None)
 settings.load_profile("mendproxy")
 
+pytest_plugins = ("tests.stage",)
+
 ROOT = Path(__file__).parent.parent
 PATIENCE_S = 10.0
 BODY = {"Content-Type": "application/json"}

@@ -138,6 +138,51 @@ def test_a_body_of_a_decoded_object():
     assert body.has_repeated_name() is False
 
 
+KINDS = [
+    pytest.param(b'"a"', "string", id="a text"),
+    pytest.param(b'"\xff"', "string", id="a text that can't be read"),
+    pytest.param(b"-0.5", "number", id="a negative number"),
+    pytest.param(b"1e999", "number", id="a number that can't be read"),
+    pytest.param(b"true", "boolean", id="true"),
+    pytest.param(b"false", "boolean", id="false"),
+    pytest.param(b"[1e999]", "array", id="a list"),
+    pytest.param(b"{}", "object", id="an object"),
+    pytest.param(b"null", "null", id="null"),
+]
+
+
+@pytest.mark.parametrize(("value", "kind"), KINDS)
+def test_tells_the_kind_of_a_value_without_reading_it(value, kind):
+    assert parsed(b'{"a":\n\t ' + value + b' ,"b":1}').kind("a") == kind
+    with pytest.raises(KeyError):
+        parsed(b"{}").kind("a")
+
+
+def test_a_value_of_an_edited_field_has_a_kind_too():
+    values = {"s": "", "n": 0, "f": 1.5, "b": False, "l": [], "o": {}, "z": None}
+    kinds = ["string", "number", "number", "boolean", "array", "object", "null"]
+    assert [Body.of(values).kind(name) for name in values] == kinds
+
+
+def test_fields_are_put_and_cut_together():
+    body = parsed(SOURCE)
+    edited = body.put_all({"x": 1, "a": None}, without=["n", "s", "no such field"])
+    assert edited.encode() == b'{"model":"m","a":null,"big":9007199254740993,"x":1}'
+    assert (edited.is_edited, edited.source, body.encode(), body.is_edited) == (True, SOURCE, SOURCE, False)
+
+
+HELD = [
+    pytest.param([], True, id="no field"),
+    pytest.param(["a", "model"], True, id="fields that are there"),
+    pytest.param(["a", "x"], False, id="one that is not"),
+]
+
+
+@pytest.mark.parametrize(("names", "answer"), HELD)
+def test_has_all(names, answer):
+    assert parsed(SOURCE).has_all(frozenset(names)) is answer
+
+
 NAMES = st.text(max_size=3) | st.sampled_from(["a", "b", 'q"', "\\", "é", "{", ",", ":"])
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=4)

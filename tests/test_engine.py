@@ -738,6 +738,13 @@ def test_a_value_that_can_t_be_decoded_is_no_hindrance_to_a_repair_after_a_refus
     assert made.bodies == (b'{"z":1e999}',)
 
 
+def test_stream_options_that_ask_for_usage_already_are_sent_as_they_came():
+    made = plan(
+        request(b'{"stream_options": { "include_usage" :true}, "n":1}'), policy("[{id: r, repair: [stream: true]}]")
+    )
+    assert made.bodies == (b'{"stream_options":{ "include_usage" :true},"n":1,"stream":true}',)
+
+
 def test_a_refusal_can_be_told_in_the_policy_s_own_words():
     made = replanned(
         f"[{reactive('{status: 400}', 'reject: {message: Too long., code: too_long}')}]", SEEN, failed(400)

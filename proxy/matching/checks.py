@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from proxy import fields
@@ -122,8 +123,16 @@ def _reader(path: Path) -> Callable[[Body], list[Any]]:
     name = path.top
     if name is not None and len(path.steps) == 1:
         return lambda body: [body.get(name, ABSENT)]
-    parts = _singular_parts(path)
-    return lambda body: list(_walk(body, parts)) or [ABSENT]
+    head, *parts = _singular_parts(path)
+    lookups = [_lookup(part) for part in parts]
+
+    def read(body: Body) -> list[Any]:
+        values = [fields.first(body, head)]
+        for lookup in lookups:
+            values = lookup(chain.from_iterable(map(_elements, values)))
+        return values or [ABSENT]
+
+    return read
 
 
 def _singular_parts(path: Path) -> tuple[Path, ...]:
@@ -137,11 +146,20 @@ def _singular_parts(path: Path) -> tuple[Path, ...]:
     return tuple(Path(path.text, tuple(steps)) for steps in parts)
 
 
-def _walk(root: Any, parts: tuple[Path, ...]) -> Iterator[Any]:
-    value = fields.first(root, parts[0])
-    if len(parts) == 1 or value is ABSENT:
-        yield value
-        return
-    elements = value if isinstance(value, list) else value.values() if isinstance(value, Mapping) else ()
-    for element in elements:
-        yield from _walk(element, parts[1:])
+def _elements(value: Any) -> Iterable[Any]:
+    """Return the elements of a value; of what is absent one, which is absent too."""
+    if isinstance(value, list):
+        return value
+    if value is ABSENT:
+        return (ABSENT,)
+    return value.values() if not isinstance(value, str) and isinstance(value, Mapping) else ()
+
+
+def _lookup(part: Path) -> Callable[[Iterable[Any]], list[Any]]:
+    """Return what looks a path up in each of some elements."""
+    if not part.steps:
+        return list
+    name = part.top
+    if len(part.steps) == 1 and name is not None:
+        return lambda elements: [item.get(name, ABSENT) if isinstance(item, dict) else ABSENT for item in elements]
+    return lambda elements: [fields.first(element, part) for element in elements]

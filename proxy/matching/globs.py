@@ -8,9 +8,12 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable
+from typing import Final
 
 from proxy.matching.problems import BadTest, gather, shown
 from proxy.matching.regexes import compile_regex
+
+_WILD: Final = re.compile(r"[*?\[]")
 
 
 def compile_globs(raw: object, *, ignore_case: bool = False) -> tuple[tuple[str, ...], Callable[[str], bool]]:
@@ -23,6 +26,9 @@ def compile_globs(raw: object, *, ignore_case: bool = False) -> tuple[tuple[str,
     globs = gather(enumerate(raw), _glob) if isinstance(raw, list) else [_glob(0, raw)]
     flags = re.IGNORECASE if ignore_case else 0
     match = compile_regex("|".join(map(fnmatch.translate, globs)), flags).match
+    literal = frozenset(glob for glob in globs if not _WILD.search(glob))
+    if len(literal) == len(globs) and not ignore_case:
+        return tuple(globs), literal.__contains__
     return tuple(globs), lambda name: match(name) is not None
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
+from proxy.body import UnreadableBody
+from proxy.fields import ABSENT
 from proxy.matching.checks import Check, Facts, body_check, glob_check, header_check, query_check
 from proxy.matching.problems import KEY, BadTest, did_you_mean, gather, shown
 from proxy.matching.words import flow
@@ -24,15 +26,25 @@ class Matcher:
     needs: frozenset[str]
 
     def holds(self, facts: Facts) -> bool:
-        """Return whether every check holds.
+        """Return whether every check holds; no test is made where a field that one needs is absent.
 
         Raises: UnreadableBody where a test looks at a field that can't be decoded.
         """
-        return all(check.holds(facts) for check in self.checks)
+        return _has_all(facts, self.needs) and all(check.holds(facts) for check in self.checks)
 
     def first_miss(self, facts: Facts) -> tuple[str, Any] | None:
-        """Return the label of the first check that fails and what it met; None when all hold."""
-        return next(((check.label, check.met(facts)) for check in self.checks if not check.holds(facts)), None)
+        """Return the label of the first check that fails and what it met; None when all hold. Raises: as `holds`."""
+        try:
+            return next(((check.label, check.met(facts)) for check in self.checks if not check.holds(facts)), None)
+        except UnreadableBody:
+            absent = next((check.label for check in self.checks if not _has_all(facts, check.needs)), None)
+            if absent is None:
+                raise
+            return absent, ABSENT
+
+
+def _has_all(facts: Facts, names: frozenset[str]) -> bool:
+    return not names or (facts.body is not None and facts.body.has_all(names))
 
 
 def compile_matcher(raw: object) -> Matcher:

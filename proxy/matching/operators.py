@@ -73,13 +73,22 @@ def _ordered(compare: Callable[[Number, Number], bool]) -> Callable[[object], Te
 
 
 def _in(raw: object) -> Test:
-    others = among(raw)
+    others, words = among(raw), _words(raw)
+    if words is not None:
+        return lambda value, _root: isinstance(value, str) and value in words
     return lambda value, root: value is not ABSENT and any(is_same(value, other) for other in others(root))
 
 
 def _not_in(raw: object) -> Test:
-    others = among(raw)
+    others, words = among(raw), _words(raw)
+    if words is not None:
+        return lambda value, _root: value is not ABSENT and not (isinstance(value, str) and value in words)
     return lambda value, root: value is not ABSENT and not any(is_same(value, other) for other in others(root))
+
+
+def _words(raw: object) -> frozenset[str] | None:
+    """Return the values of a list of strings only, among which one is found at once."""
+    return frozenset(raw) if isinstance(raw, list) and all(isinstance(word, str) for word in raw) else None
 
 
 def _flag(raw: object) -> bool:

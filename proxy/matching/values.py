@@ -23,6 +23,8 @@ def is_same(value: Any, other: Any) -> bool:
 
     No recursion: two fields of a body may be nested as deep as its decoder allows.
     """
+    if isinstance(value, str):
+        return isinstance(other, str) and value == other
     pairs = [(value, other)]
     while pairs:
         one, two = pairs.pop()

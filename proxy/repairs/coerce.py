@@ -54,7 +54,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, RootModel, model_validator
 
 from proxy.body import Body
-from proxy.fields import ABSENT, Path, parse_path
+from proxy.fields import Path, Place, parse_path
 from proxy.matching import Problem
 from proxy.repairs import conversions
 from proxy.repairs.card import Act, Card
@@ -62,8 +62,9 @@ from proxy.repairs.chains import Link, may_meet, refuse_chains, refuse_crossing
 from proxy.repairs.edits import in_turn
 from proxy.repairs.losses import replaced
 from proxy.repairs.options import STRICT, FieldPath, Options, ShortForm, Where, misfit
-from proxy.repairs.places import Condition, compile_where, slots
+from proxy.repairs.places import Condition, compile_where, present
 from proxy.repairs.values import is_identical
+from proxy.repairs.writes import put_all
 
 Type = Literal["string", "number", "integer", "boolean", "array", "object", "json"]
 
@@ -208,15 +209,14 @@ class Coercer:
 
     def run(self, body: Body) -> tuple[Body, str | None]:
         """Return the body with the values in their type, and what that loses; the same body where they were."""
+        values: dict[Place, Any] = {}
         lossy: list[tuple[Any, Any]] = []
-        for slot in list(slots(body, self.path, self.where)):
-            if slot.value is ABSENT:
-                continue
+        for slot in present(body, self.path, self.where):
             new, is_exact = self.convert(slot.value)
             if not is_identical(slot.value, new):
-                body = body.put(slot.place, new)
+                values[slot.place] = new
                 lossy += [] if is_exact else [(slot.value, new)]
-        return body, replaced(self.path.text, lossy)
+        return put_all(body, values), replaced(self.path.text, lossy)
 
 
 def build(options: CoerceOptions) -> Act:

@@ -40,13 +40,15 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
 from proxy.body import Body
-from proxy.fields import ABSENT, ANY, Path, Place, parse_path
+from proxy.fields import ANY, Path, Place, parse_path
 from proxy.matching import Test, compile_test
 from proxy.repairs.card import Act, Card, Change, Draft
 from proxy.repairs.chains import Link, refuse_chains
+from proxy.repairs.kinds import Kinds
 from proxy.repairs.losses import fields_lost
 from proxy.repairs.options import STRICT, FieldPath, Json, Options, ShortForm, Where, check_test, misfit
-from proxy.repairs.places import Condition, compile_where, cut_all, slots
+from proxy.repairs.places import Condition, compile_where, present
+from proxy.repairs.writes import cut_all
 
 
 class Elements(Options):
@@ -105,20 +107,37 @@ class Removal:
 
     path: Path
     test: Test
+    kinds: Kinds
     where: Condition | None
 
     @classmethod
     def of(cls, text: str, raw: Any) -> Removal:
         """Return the entry of a path and the test, or the `where`, that goes with it."""
-        if has_where(raw):
-            return cls(parse_path(text), compile_test({"exists": True}), compile_where(raw["where"]))
-        return cls(parse_path(text), compile_test(raw), None)
+        test, where = ({"exists": True}, raw["where"]) if has_where(raw) else (raw, None)
+        return cls(parse_path(text), compile_test(test), Kinds.of(test), compile_where(where))
+
+    @property
+    def is_of_top(self) -> bool:
+        """Whether the entry asks a top-level field for no more than its own value."""
+        return len(self.path.steps) == 1 and (self.path.top is not None or self.where is None)
 
     def places(self, body: Body) -> Iterator[tuple[str, Place]]:
         """Yield each place to be removed, with the name it goes by."""
-        for slot in slots(body, self.path, self.where):
-            if slot.value is not ABSENT and self.test(slot.value, body):
+        if self.is_of_top:
+            yield from ((name if self.path.top is None else self.path.text, (name,)) for name in self._names(body))
+            return
+        for slot in present(body, self.path, self.where):
+            if self.test(slot.value, body):
                 yield str(slot.place[0]) if self.path.steps == (ANY,) else self.path.text, slot.place
+
+    def _names(self, body: Body) -> Iterator[str]:
+        """Yield the top-level fields to be removed; what its kind says enough of is not decoded."""
+        top = self.path.top
+        if self.where is None or self.where(body, body):
+            for name in body if top is None else [top] if top in body else []:
+                kind = body.kind(name)
+                if kind in self.kinds.sure or (kind in self.kinds.possible and self.test(body[name], body)):
+                    yield name
 
 
 def build(options: DropOptions) -> Act:
@@ -129,7 +148,7 @@ def build(options: DropOptions) -> Act:
         body, names = draft.body, []
         for removal in removals:
             doomed = list(removal.places(body))
-            body = cut_all(body, (place for _, place in doomed)) if doomed else body
+            body = cut_all(body, [place for _, place in doomed]) if doomed else body
             names += [name for name, _ in doomed]
         return Change(replace(draft, body=body), loses=fields_lost(names)) if names else None
 

@@ -32,7 +32,7 @@ keep:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -46,7 +46,8 @@ from proxy.repairs.chains import Link, refuse_chains
 from proxy.repairs.edits import in_turn
 from proxy.repairs.losses import fields_lost, plain
 from proxy.repairs.options import STRICT, AnyPath, Options, RawTest, ShortForm, Where, misfit, references
-from proxy.repairs.places import compile_where, cut_all
+from proxy.repairs.places import compile_where
+from proxy.repairs.writes import cut_all
 
 
 class Keeping(Options):
@@ -91,7 +92,7 @@ def _link(text: str, keeping: Keeping) -> Link:
 
 
 IsKept = Callable[[Any, Any, Any], bool]
-"""(key or index, value, root) → whether the member stays."""
+"""(object or list, key or index in it, root) → whether the member stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +113,17 @@ class Keeper:
         doomed: list[Place] = []
         total = 0
         for place, holder in find(body, self.path):
-            members = list(self._members(holder))
-            total += len(members)
-            doomed += [(*place, key) for key, value in members if not self.is_kept(key, value, body)]
+            keys = self._keys(holder)
+            total += len(keys)
+            doomed += [(*place, key) for key in keys if not self.is_kept(holder, key, body)]
         if not doomed:
             return body, None
         return cut_all(body, doomed), self._loses(doomed, total)
 
-    def _members(self, holder: Any) -> Iterator[tuple[str | int, Any]]:
+    def _keys(self, holder: Any) -> Sequence[str | int]:
         if isinstance(holder, Mapping):
-            yield from holder.items()
-        elif self.counts and isinstance(holder, list):
-            yield from enumerate(holder)
+            return list(holder)
+        return range(len(holder)) if self.counts and isinstance(holder, list) else ()
 
     def _loses(self, doomed: list[Place], total: int) -> str:
         if self.counts:
@@ -135,12 +135,12 @@ class Keeper:
 def _is_kept(keeping: Keeping) -> IsKept:
     if keeping.names is not None:
         names = frozenset(keeping.names)
-        return lambda key, _value, _root: key in names
+        return lambda _holder, key, _root: key in names
     where = compile_where(keeping.where)
     if where is not None:
-        return lambda _key, value, root: where(value, root)
+        return lambda holder, key, root: where(holder[key], root)
     test = compile_test(keeping.keys)
-    return lambda key, _value, root: test(key, root)
+    return lambda _holder, key, root: test(key, root)
 
 
 def build(options: KeepOptions) -> Act:

@@ -36,15 +36,16 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
 from proxy.body import Body
-from proxy.fields import ABSENT, Path, parse_path
+from proxy.fields import ABSENT, Path, Place, parse_path
 from proxy.matching import Problem, flow
 from proxy.repairs.card import Act, Card
 from proxy.repairs.chains import refuse_crossing
 from proxy.repairs.edits import in_turn
 from proxy.repairs.losses import becomes, join_losses, plain, word
 from proxy.repairs.options import STRICT, FieldPath, Json, misfit
-from proxy.repairs.places import slots
+from proxy.repairs.places import present
 from proxy.repairs.values import is_identical
+from proxy.repairs.writes import put_all
 
 OTHER: Final = "*"
 
@@ -120,13 +121,14 @@ class Mapper:
 
     def run(self, body: Body) -> tuple[Body, str | None]:
         """Return the body with the values replaced, and what that loses; the same body where none was."""
-        sentences: list[str | None] = []
-        for slot in list(slots(body, self.path)):
+        values: dict[Place, Any] = {}
+        sentences: list[str] = []
+        for slot in present(body, self.path):
             new = self._new(slot.value)
             if new is not ABSENT and not is_identical(slot.value, new):
-                body = body.put(slot.place, new)
+                values[slot.place] = new
                 sentences.append(self._loses(slot.value, new))
-        return body, join_losses(sentences)
+        return put_all(body, values), join_losses(sentences)
 
     def _new(self, value: Any) -> Any:
         key = key_of(value)

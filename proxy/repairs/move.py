@@ -45,8 +45,9 @@ from proxy.repairs.chains import may_meet, refuse_late_makers
 from proxy.repairs.edits import in_turn
 from proxy.repairs.losses import replaced
 from proxy.repairs.options import STRICT, FieldPath, Options, ShortForm, misfit
-from proxy.repairs.places import cut_all, write
+from proxy.repairs.places import write_into
 from proxy.repairs.values import Changes, is_identical
+from proxy.repairs.writes import Editor, cut_all, nested
 
 
 class Target(Options):
@@ -102,17 +103,17 @@ class Move:
 
     def run(self, body: Body) -> tuple[Body, str | None]:
         """Return the body with the values moved, and what that loses; the same body where nothing was moved."""
+        editor = Editor(body)
         replacements: Changes = []
         left: list[Place] = []
-        for place, value in list(find(body, self.source)):
+        for place, value in find(body, self.source):
             target = self._target(place)
-            old = first(body, Path("", target))
-            moved = self._moved(body, place, target, value) if self._may_move(value, old) else None
-            if moved is not None:
-                body = moved
+            old = first(editor, Path("", target))
+            if self._may_move(value, old) and self._move(editor, place, target, value):
                 left += [] if self.is_inward or self.is_outward else [place]
                 replacements += [] if old is ABSENT or old is None or is_identical(old, value) else [(old, value)]
-        return (cut_all(body, left) if left else body), replaced(self.to.text, replacements)
+        moved = editor.body()
+        return (cut_all(moved, left) if left else moved), replaced(self.to.text, replacements)
 
     def _target(self, place: Place) -> Place:
         bound = iter(step for step, pattern in zip(place, self.source.steps, strict=True) if pattern is ANY)
@@ -121,19 +122,13 @@ class Move:
     def _may_move(self, value: Any, old: Any) -> bool:
         return value is not None and (self.over or old is ABSENT or old is None)
 
-    def _moved(self, body: Body, place: Place, target: Place, value: Any) -> Body | None:
+    def _move(self, editor: Editor, place: Place, target: Place, value: Any) -> bool:
         if self.is_inward:
-            return body.put(place, _nested(target[len(place) :], value))
-        moved = write(body, target, value, grows=self.to.is_plural)
-        if self.is_outward and moved is not None and first(moved, Path("", place)) is not ABSENT:
-            return None  # the value holds such a field itself, and would be moved again
-        return moved
-
-
-def _nested(steps: Place, value: Any) -> Any:
-    for step in reversed(steps):
-        value = {step: value}
-    return value
+            editor.put(place, nested(target[len(place) :], value))
+            return True
+        if self.is_outward and first(value, Path("", place[len(target) :])) is not ABSENT:
+            return False  # the value holds such a field itself, and would be moved again
+        return write_into(editor, target, value, grows=self.to.is_plural)
 
 
 def _misled(move: Move) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import Any
 from proxy.body import Body
 from proxy.fields import ABSENT, ANY, Path, Place, find, first, parse_path
 from proxy.matching import Test, compile_test
+from proxy.repairs.writes import Editor, nested
 
 Condition = Callable[[Any, Any], bool]
 """(element, root) → whether a rule's `where` holds for the element."""
@@ -34,6 +35,13 @@ def slots(root: Mapping[str, Any], path: Path, where: Condition | None = None) -
             yield _slot(place, element, rest)
 
 
+def present(root: Mapping[str, Any], path: Path, where: Condition | None = None) -> Iterable[Slot]:
+    """Return the path's field in each element that has it and for which `where` holds."""
+    if path.top is not None and path.top not in root:
+        return ()
+    return (slot for slot in slots(root, path, where) if slot.value is not ABSENT)
+
+
 def split_at_elements(path: Path) -> tuple[Path, Path]:
     """Return the path of the elements and, relative to each, the path of the field."""
     last = max((index + 1 for index, step in enumerate(path.steps) if step is ANY), default=0)
@@ -46,20 +54,28 @@ def _slot(place: Place, element: Any, rest: Path) -> Slot:
     return Slot(place + tuple(step for step in rest.steps if isinstance(step, str | int)), ABSENT)
 
 
-def write(body: Body, place: Place, value: Any, *, grows: bool = False) -> Body | None:
-    """Return the body with `value` at `place`, or None where a list or a scalar stands in the way.
+def write(body: Body, place: Place, value: Any) -> Body | None:
+    """Return the body with `value` at `place`, or None where a list or a scalar stands in the way."""
+    editor = Editor(body)
+    return editor.body() if write_into(editor, place, value) else None
+
+
+def write_into(editor: Editor, place: Place, value: Any, *, grows: bool = False) -> bool:
+    """Write `value` at `place`, and return whether it could be: not where a list or a scalar stands in the way.
 
     Objects missing on the way are made. A field that is null counts as missing: typed clients send what they don't set.
     With `grows`, lists missing on the way are made too, and a list is lengthened by one.
     """
     try:
         for depth in range(1, len(place)):
-            if _is_to_make(first(body, Path("", place[:depth])), place, depth, grows):
-                made = _made(first(body, Path("", place[:depth])), place[depth:], value, grows)
-                return body.put(place[:depth], made)
-        return body.put(place, value)
+            holder = first(editor, Path("", place[:depth]))
+            if _is_to_make(holder, place, depth, grows):
+                _make(editor, place, depth, value, grows)
+                return True
+        editor.put(place, value)
     except LookupError:
-        return None
+        return False
+    return True
 
 
 def _is_to_make(holder: Any, place: Place, depth: int, grows: bool) -> bool:
@@ -70,28 +86,11 @@ def _is_to_make(holder: Any, place: Place, depth: int, grows: bool) -> bool:
     return holder is ABSENT or (isinstance(holder, list) and len(holder) == place[depth])
 
 
-def _made(holder: Any, rest: Place, value: Any, grows: bool) -> Any:
-    if not rest:
-        return value
-    inner = _made(None, rest[1:], value, grows)
-    if isinstance(rest[0], str):
-        return {rest[0]: inner}
-    items = holder if isinstance(holder, list) else []
-    if not grows or rest[0] != len(items):
-        raise LookupError(f"there is no element {rest[0]}")
-    return [*items, inner]
-
-
-def cut_all(body: Body, places: Iterable[Place]) -> Body:
-    """Return the body without the places, all found in it."""
-    for place in sorted(set(places), key=_in_order, reverse=True):
-        body = body.cut(place)
-    return body
-
-
-def _in_order(place: Place) -> list[tuple[int, str]]:
-    # From the end: a list's indexes stay right, and what lies inside goes before what holds it.
-    return [(step, "") if isinstance(step, int) else (-1, step) for step in place]
+def _make(editor: Editor, place: Place, depth: int, value: Any, grows: bool) -> None:
+    if isinstance(first(editor, Path("", place[:depth])), list):
+        editor.append(place[:depth], nested(place[depth + 1 :], value, grows=grows))
+    else:
+        editor.put(place[:depth], nested(place[depth:], value, grows=grows))
 
 
 def compile_where(where: Mapping[str, Any] | None) -> Condition | None:

@@ -66,8 +66,10 @@ def _ask_for_stream(draft: Draft) -> Change | None:
     if draft.body.get("stream") is True:
         return None
     options: Any = draft.body.get("stream_options")
-    with_usage = (options if isinstance(options, dict) else {}) | {"include_usage": True}
-    body = draft.body.put(("stream",), True).put(("stream_options",), with_usage)
+    known = options if isinstance(options, dict) else {}
+    body = draft.body.put(("stream",), True)
+    if known.get("include_usage") is not True:
+        body = body.put(("stream_options",), known | {"include_usage": True})
     return _asked(draft, body, Answer(stream=False))
 
 

@@ -14,7 +14,8 @@ from proxy.matching.values import is_same
 from proxy.repairs.chains import Link
 from proxy.repairs.losses import replaced
 from proxy.repairs.options import Json, Options, Where, check_path, misfit
-from proxy.repairs.places import Condition, Slot, compile_where, slots, write
+from proxy.repairs.places import Condition, Slot, compile_where, slots, write_into
+from proxy.repairs.writes import Editor
 
 Changes = list[tuple[Any, Any]]
 """(old, new) of each place that was written; old is ABSENT where there was nothing."""
@@ -90,15 +91,15 @@ class Writing:
     def run(self, body: Body) -> tuple[Body, str | None]:
         """Return the body with the value written, and what that loses; the same body where nothing was."""
         value = self.value if self.source is None else first(body, self.source)
-        changes: Changes = []
         if value is ABSENT:
             return body, None
-        for slot in list(slots(body, self.path, self.where)):
-            written = write(body, slot.place, value) if self._is_due(slot, value) else None
-            if written is not None:
-                body = written
-                changes += [(slot.value, value)]
-        return body, replaced(self.path.text, changes)
+        editor = Editor(body)
+        changes: Changes = [
+            (slot.value, value)
+            for slot in slots(body, self.path, self.where)
+            if self._is_due(slot, value) and write_into(editor, slot.place, value)
+        ]
+        return editor.body(), replaced(self.path.text, changes)
 
     def _is_due(self, slot: Slot, value: Any) -> bool:
         return slot.value is ABSENT or not (self.only_absent or is_identical(slot.value, value))

@@ -199,6 +199,25 @@ async def test_a_request_that_is_not_http_is_told_as_any_other_error(stage):
     assert b"secret" not in answer.body
 
 
+FOREIGN_VERSIONS = [
+    pytest.param(b"GET /v1/models HTTP/2.0\r\nHost: p\r\n\r\n", id="a version to come"),
+    pytest.param(b"GET /v1/models HTTP/0.9\r\n\r\n", id="a version of the past"),
+    pytest.param(b"GET /v1/models\r\n\r\n", id="no version"),
+    pytest.param(b"POST /v1/files\nContent-Length: 0\r\n\r\n", id="a request line that a bare LF cuts"),
+]
+
+
+@pytest.mark.parametrize("raw", FOREIGN_VERSIONS)
+async def test_a_version_that_is_not_spoken_is_refused_in_one_that_every_client_reads(stage, raw):
+    await stage.proxy(POLICY)
+    client = await stage.ask(raw)
+    answer = await client.answer()
+    assert told(answer) == (505, "http_version", "http_request_error")
+    assert answer.first_line.startswith("HTTP/1.0 505 ")
+    await client.gone()
+    assert stage.backend.wires == []
+
+
 KEYED = POLICY + 'auth: {keys: [open, "sesame"]}\n'
 
 

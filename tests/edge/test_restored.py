@@ -344,3 +344,24 @@ async def test_a_greedy_answer_is_asked_for_once_and_copied(stage):
     body = json.loads((await client.answer()).body)
     assert [(c["index"], c["message"]["content"]) for c in body["choices"]] == [(i, "same") for i in range(3)]
     assert body["usage"]["completion_tokens"] == 2
+
+
+@pytest.mark.parametrize("start", [1, 3, 5], ids=["after its first byte", "within a word", "before its colon"])
+async def test_events_that_are_labelled_as_json_are_known_however_they_come(stage, start):
+    client, [call] = await asked(stage, live=True)
+    head = STREAM.replace(b"text/event-stream", b"application/json")
+    stream = (
+        b"event: x\ndata: "
+        + json.dumps(
+            {"id": "c", "choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]}
+        ).encode()
+    )
+    call.send(head, chunk(stream[:start]))
+    async with asyncio.timeout(5):
+        while call.wire.transport.get_write_buffer_size():
+            await asyncio.sleep(0)
+    for _ in range(20):  # the proxy has read what there is before more of it comes
+        await asyncio.sleep(0)
+    call.send(chunk(stream[start:] + b"\n\n" + DONE), END)
+    answer = await client.answer()
+    assert json.loads(answer.body)["choices"][0]["message"]["content"] == "hi"

@@ -1,5 +1,7 @@
 """The edge under test: a backend whose every byte the test writes, a rude client, and the real data port between them.
 
+A plugin, so that the tests of all folders share its fixture `stage`.
+
 Nothing here sleeps. Whoever waits for bytes or for an end waits with a time limit, and fails when it runs out.
 """
 
@@ -311,9 +313,10 @@ class Stage:
         self.data_port = None
         self.notes = []
 
-    async def proxy(self, text):
-        """Serve by a policy, in which ${BACKEND} stands for the backend's address."""
-        policy = load_policy("policy.yaml", environ={"BACKEND": self.backend.url}, text=text)
+    async def proxy(self, text, **environ):
+        """Serve by a policy, in which ${BACKEND} is the backend's address, ${LOCALHOST} the same by its name."""
+        own = {"BACKEND": self.backend.url, "LOCALHOST": self.backend.url.replace(HOST, "localhost")}
+        policy = load_policy("policy.yaml", environ=own | environ, text=text)
         upstream = Upstream(lambda name, fault: self.notes.append((name, fault)))
         self._stack.push_async_callback(upstream.close)
         self.data_port = WatchedPort(policy, upstream, lambda backend: backend.url)
@@ -324,10 +327,10 @@ class Stage:
         await site.start()
         self.port = runner.addresses[0][1]
 
-    async def client(self):
-        """Return a new connection to the proxy."""
+    async def client(self, make=Wire):
+        """Return a new connection to the proxy, of the kind that `make` gives."""
         loop = asyncio.get_running_loop()
-        _, wire = await loop.create_connection(Wire, HOST, self.port)
+        _, wire = await loop.create_connection(make, HOST, self.port)
         self._stack.callback(wire.drop)
         return wire
 
