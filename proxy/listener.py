@@ -1,8 +1,8 @@
 """aiohttp's server with errors of our own: what is no HTTP is answered in OpenAI's shape, and never echoed.
 
 What is not aiohttp's public API here: that `web.Server` makes its protocols in `__call__`, and that a protocol asks
-`handle_error` for the answer to what it could not parse. tests/edge/test_faults.py holds both, and that aiohttp's parser
-lets through HTTP/0.9 and HTTP/2.0, which its answers would claim to be.
+`handle_error` for the answer to what it could not parse. tests/edge/test_faults.py holds both. aiohttp's parser lets
+HTTP/0.9 and HTTP/2.0 through, and its answers would then claim to be of that version: such requests are refused here.
 """
 
 from __future__ import annotations

@@ -211,7 +211,9 @@ def _unit(value: Any) -> str:
 
 def build(options: ClampOptions) -> Act:
     """Return the act."""
-    return in_turn([Clamp.of(text, limits).run for text, limits in options.root.items()])
+    # A list is cut before what is inside it, so that `[-1]` is an element that stays.
+    entries = sorted(options.root.items(), key=lambda entry: len(parse_path(entry[0]).steps))
+    return in_turn([Clamp.of(text, limits).run for text, limits in entries])
 
 
 CARD = Card(

@@ -47,7 +47,8 @@ class _Inlining:
         self._left -= 1
         if trail.count(pointer) >= self._turns or depth > MAX_DEPTH or self._left < 0:
             self._tell("recursion")
-            return {word: target[word] for word in ("type", "description") if word in target} | beside
+            told = {word: target[word] for word in ("type", "description") if word in target}
+            return told | self._inside(beside, trail, depth)
         return self._expanded(_bare(target), (*trail, pointer), depth + 1) | self._inside(beside, trail, depth)
 
     def _inside(self, schema: Schema, trail: tuple[str, ...], depth: int) -> Schema:

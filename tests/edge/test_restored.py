@@ -357,9 +357,6 @@ async def test_events_that_are_labelled_as_json_are_known_however_they_come(stag
         ).encode()
     )
     call.send(head, chunk(stream[:start]))
-    async with asyncio.timeout(5):
-        while call.wire.transport.get_write_buffer_size():
-            await asyncio.sleep(0)
     for _ in range(20):  # the proxy has read what there is before more of it comes
         await asyncio.sleep(0)
     call.send(chunk(stream[start:] + b"\n\n" + DONE), END)

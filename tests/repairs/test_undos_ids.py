@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.allowance import Allowance
 from proxy.body import Body
 from proxy.engine import Request, plan, replan
 from proxy.policy import load_policy
@@ -288,7 +289,7 @@ async def test_a_streamed_branch_reaches_the_client_in_its_own_words_wherever_th
     data = b"data: " + json.dumps(chunk).encode() + b"\n\ndata: [DONE]\n\n"
     undos = [make() for make in made.restore.undos]
     policy = load_policy("p.yaml", text=POLICY, environ={})
-    reader = Reader(Branch(data[:40], data[40:]), policy.limits, made.backend.timeouts, 1, undos)
+    reader = Reader(Branch(data[:40], data[40:]), policy.limits, made.backend.timeouts, Allowance(1 << 20), 1, undos)
     chunks = [chunk async for piece in reader.chunks(include_usage=False) for chunk in piece]
     assert chunks == [called("delta", "files.read") | {"model": "gpt-4o"}]
 
@@ -299,7 +300,8 @@ async def test_a_whole_branch_reaches_the_client_in_its_own_words():
     branch = Branch(json.dumps(answer).encode())
     branch.headers = (("Content-Type", "application/json"),)
     policy = load_policy("p.yaml", text=POLICY, environ={})
-    reader = Reader(branch, policy.limits, made.backend.timeouts, 1, [make() for make in made.restore.undos])
+    undos = [make() for make in made.restore.undos]
+    reader = Reader(branch, policy.limits, made.backend.timeouts, Allowance(1 << 20), 1, undos)
     assert await reader.answer() == called("message", "files.read") | {"model": "gpt-4o"}
 
 
