@@ -106,7 +106,10 @@ def test_the_image_says_how_it_is_and_needs_no_shell_for_it():
 
 def test_the_image_serves_its_policy_to_other_machines():
     assert json.loads(final("ENTRYPOINT")[-1]) == ["mendproxy"]
-    assert json.loads(final("CMD")[-1]) == ["serve", "-c", "/etc/mendproxy/policy.yaml", "--host", "0.0.0.0"]
+    assert json.loads(final("CMD")[-1]) == ["serve"]
+    environment = {name: value for line in final("ENV") for name, _, value in (x.partition("=") for x in line.split())}
+    assert environment["MENDPROXY_CONFIG"] == "/etc/mendproxy/policy.yaml"
+    assert environment["MENDPROXY_HOST"] == "0.0.0.0"
     assert final("EXPOSE")[-1].split() == ["8080", "8081"]
 
 
