@@ -16,6 +16,7 @@ from proxy.chunks import (
     IDENTITY,
     OBJECTS,
     Kind,
+    choices_of,
     failure_of,
     indexed_choices,
     invalid,
@@ -28,6 +29,8 @@ from proxy.usage import join_usage
 
 __all__ = ["Collector", "ToolSlots", "explode", "join_usage", "with_text_arguments"]
 
+_Fields = dict[str, Any]
+
 
 def explode(answer: Mapping[str, Any], *, include_usage: bool) -> list[dict[str, Any]]:
     """Return the chunks that a stream would have brought.
@@ -39,7 +42,7 @@ def explode(answer: Mapping[str, Any], *, include_usage: bool) -> list[dict[str,
     fault = failure_of(answer)
     if fault:
         raise fault
-    choices = sorted(indexed_choices(answer), key=lambda pair: pair[0])
+    choices = sorted(choices_of(answer), key=lambda pair: pair[0])
     kind = kind_of(answer, choices)
     head = {key: answer[key] for key in IDENTITY if key in answer} | {"object": OBJECTS[kind]}
     parts = [] if kind == "text" else [_introduction(index, choice) for index, choice in choices]
@@ -122,10 +125,16 @@ def _calls(value: Any) -> Iterator[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(call, dict) for call in value):
         raise invalid("its tool_calls are no list of objects")
     for call in value:
-        plain = {key: part for key, part in call.items() if key != "index"}
-        if isinstance(plain.get("function"), dict):
-            plain["function"] = with_text_arguments(plain["function"])
-        yield plain
+        yield _complete({key: part for key, part in call.items() if key != "index"})
+
+
+def _complete(call: _Fields) -> _Fields:
+    """Return a whole call of a function with what every client reads of it: a type, and arguments that are text."""
+    function = call.get("function")
+    if not isinstance(function, dict):
+        return call
+    arguments = {"arguments": ""} if function.get("arguments") is None else {}
+    return call | {"type": call.get("type") or "function", "function": with_text_arguments(function) | arguments}
 
 
 def with_text_arguments(function: dict[str, Any]) -> dict[str, Any]:
@@ -137,11 +146,14 @@ def with_text_arguments(function: dict[str, Any]) -> dict[str, Any]:
 
 
 class ToolSlots:
-    """Tells which call of a choice a fragment belongs to, also where the backend leaves the index out."""
+    """Tells which call of a choice a fragment belongs to, also where indexes are missing or all the same."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, int] = {}
+        self._by_index: dict[int, int] = {}  # where the fragments of a told index go now
+        self._ids: dict[int, str] = {}
         self._names: dict[int, str] = {}
+        self._indexes: dict[int, int] = {}
         self._last = -1
         self._next = 0
 
@@ -149,15 +161,30 @@ class ToolSlots:
         """Return the index of the call that the fragment at `position` of `count` continues or begins."""
         told, index = call.get("id"), call.get("index")
         name = _name_of(call)
-        if type(index) is not int or index < 0:
-            index = self._guess(told, name, position if count > 1 else None)
+        if type(index) is int and index >= 0:
+            slot = self._numbered(index, told, name)
+            self._by_index[index] = slot
+            self._indexes.setdefault(slot, index)
+        else:
+            slot = self._guess(told, name, position if count > 1 else None)
         if told and isinstance(told, str):
-            self._by_id.setdefault(told, index)
+            self._by_id.setdefault(told, slot)
+            self._ids.setdefault(slot, told)
         if name:
-            self._names.setdefault(index, name)
-        self._last = index
-        self._next = max(self._next, index + 1)
-        return index
+            self._names.setdefault(slot, name)
+        self._last = slot
+        self._next = max(self._next, slot + 1)
+        return slot
+
+    def _numbered(self, index: int, told: Any, name: str) -> int:
+        """Gemini numbers all of its calls 0; LM Studio gives each fragment of a call an id of its own, but no name."""
+        slot = self._by_index.get(index, index)
+        if not isinstance(told, str) or not told or self._ids.get(slot, told) == told:
+            return slot
+        known = self._by_id.get(told)
+        if known is not None and self._indexes.get(known) == index:
+            return known
+        return self._next if name else slot
 
     def _guess(self, told: Any, name: str, position: int | None) -> int:
         if told:
@@ -183,7 +210,6 @@ class _Text:
         self.fragments = [first]
 
 
-_Fields = dict[str, Any]
 _NESTED: Final = ("function", "custom", "function_call")
 
 
@@ -293,7 +319,7 @@ class _Choice:
         if kind == "text":
             return {"index": index, "text": message.get("text") or "", **self._fields}
         if self._calls:
-            message["tool_calls"] = [_joined(self._calls[slot]) for slot in sorted(self._calls)]
+            message["tool_calls"] = [_complete(_joined(self._calls[slot])) for slot in sorted(self._calls)]
         message["role"] = message.get("role") or "assistant"
         return {"index": index, "message": {"role": "", "content": None} | message, **self._fields}
 
@@ -316,7 +342,8 @@ class Collector:
             if key in IDENTITY:
                 self._fields[key] = old or value
             elif key != "choices":
-                self._fields[key] = old if value is None else value
+                # A usage is cumulative; one that says nothing takes nothing back.
+                self._fields[key] = old if value is None or (key == "usage" and not value and old) else value
         choices = indexed_choices(chunk)
         if choices and self._kind is None:
             self._kind = kind_of(chunk, choices)

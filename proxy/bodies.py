@@ -14,18 +14,16 @@ from collections.abc import AsyncIterator
 
 from aiohttp import HttpVersion11, web
 
+from proxy.codings import window_bits
 from proxy.errors import ClientFault
 from proxy.exchange import ClientLeft
-from proxy.headers import Headers, get
+from proxy.headers import Headers, content_coding
 
 # nginx' client_body_timeout: how long a client may be silent in the middle of its body.
 BODY_TIMEOUT_S = 60.0
 
 # Each member costs a copy of what follows it.
 MAX_MEMBERS = 64
-
-# The two bytes that zlib's format begins with. Source: RFC 1950 §2.2.
-_ZLIB_METHOD, _ZLIB_CHECK = 8, 31
 
 
 def too_large(limit: int) -> ClientFault:
@@ -90,7 +88,7 @@ def inflate_body(headers: Headers, body: bytes, limit: int) -> bytes | None:
 
     Units: `limit` in bytes. Raises: ClientFault 400 for corrupt data, 413 for what grows beyond the limit.
     """
-    coding = (get(headers, "content-encoding") or "identity").strip().lower()
+    coding = content_coding(headers)
     if coding == "identity":
         return body
     if coding not in ("gzip", "x-gzip", "deflate"):
@@ -101,7 +99,7 @@ def inflate_body(headers: Headers, body: bytes, limit: int) -> bytes | None:
     try:
         # A gzip body may have several members (RFC 1952 §2.2): each is a stream of its own.
         for _ in range(MAX_MEMBERS):
-            inflate = zlib.decompressobj(_window(coding, rest))
+            inflate = zlib.decompressobj(window_bits(coding, rest))
             plain += inflate.decompress(rest, limit + 1 - len(plain))
             if len(plain) > limit:
                 raise too_large(limit)
@@ -113,9 +111,3 @@ def inflate_body(headers: Headers, body: bytes, limit: int) -> bytes | None:
     except zlib.error as error:
         raise ClientFault(f"The request's body is not valid {coding}.", code="invalid_body") from error
     raise ClientFault(f"The request's {coding} body has more than {MAX_MEMBERS} members.", code="invalid_body")
-
-
-def _window(coding: str, data: bytes) -> int:
-    """Return zlib's window bits: what is called deflate is zlib's format, or what that holds (RFC 9110 §8.4.1.2)."""
-    is_bare = coding == "deflate" and (data[0] & 0x0F != _ZLIB_METHOD or int.from_bytes(data[:2]) % _ZLIB_CHECK)
-    return -zlib.MAX_WBITS if is_bare else zlib.MAX_WBITS | 32

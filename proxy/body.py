@@ -41,12 +41,13 @@ class UnreadableBody(ValueError):
 class Body(Mapping[str, Any]):
     """A JSON object, read lazily. Values that it hands out must not be changed in place."""
 
-    __slots__ = ("_decoded", "_fields", "_is_edited", "source")
+    __slots__ = ("_decoded", "_fields", "_is_edited", "_parsed", "source")
 
     def __init__(self, source: bytes, raw: dict[str, Any], *, is_edited: bool = False) -> None:
         self.source = source
         self._fields = raw
         self._is_edited = is_edited
+        self._parsed = raw
         self._decoded: dict[str, Any] = {}
 
     @classmethod
@@ -130,31 +131,42 @@ class Body(Mapping[str, Any]):
 
     def _with(self, raw: dict[str, Any]) -> Body:
         new = Body(self.source, raw, is_edited=True)
+        new._parsed = self._parsed
         new._decoded = self._decoded  # decoded values are of raw fields only, which all copies share
         return new
 
     def encode(self) -> bytes:
-        """Return the JSON text: the original bytes when nothing was edited, untouched fields byte for byte."""
-        return msgspec.json.encode(self._fields) if self._is_edited else self.source
+        """Return the JSON text: the original bytes when nothing was edited, untouched fields byte for byte.
 
-    def has_repeated_name(self) -> bool:
-        """Return whether a top-level name stands twice in the source.
+        Raises: UnreadableBody where an edited field is nested too deeply.
+        """
+        try:
+            return msgspec.json.encode(self._fields) if self._is_edited else self.source
+        except RecursionError as error:
+            raise UnreadableBody("an edited field is nested too deeply") from error
 
-        The bytes are walked in step with the parsed fields: a name met twice either leaves the step or the order.
+    def repeated_name(self) -> str | None:
+        """Return a top-level name that stands twice in the source, or None.
+
+        The bytes are walked in step with the parsed fields, which are in the order of their first places and have the
+        values of their last: a name that is not the next one was met before, and a value that is not its name's is not
+        its last.
         """
         if not self.source:
-            return False
+            return None
         position = self.source.find(b"{") + 1
-        for name, raw in _TOP.decode(self.source).items():
+        for name, raw in self._parsed.items():
             key = _STRING.match(self.source, position)
+            if key is None:
+                return name
+            met: str = msgspec.json.decode(key[1])
             value = bytes(raw)
-            if not key or msgspec.json.decode(key[1]) != name or not self.source.startswith(value, key.end()):
-                return True
             after = _NEXT.match(self.source, key.end() + len(value))
-            if after is None:
-                return True
+            if met != name or after is None or not self.source.startswith(value, key.end()):
+                return met
             position = after.end()
-        return self.source[position - 1 : position] == b","
+        more = _STRING.match(self.source, position)
+        return msgspec.json.decode(more[1], type=str) if more else None
 
 
 def kind_of(value: Any) -> Kind:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from proxy.body import Body
 from proxy.errors import ProxyFault
 from proxy.matching.values import is_integer
 from proxy.plans import Kind, Plan, Restore
@@ -23,6 +24,8 @@ def with_branches(base: Plan, asked: int = 0) -> Plan:
     draft = base.draft
     groups = split_bodies(draft.body, draft.split) if draft.split is not None else [draft.body]
     branches = [branch for group in groups for branch in (branch_bodies(group, draft.fan) if draft.fan else [group])]
+    if len(groups) > 1:
+        branches = _with_own_ids(branches, draft.body.get("rid"))
     bodies = tuple(branch.encode() for branch in branches)
     if not asked and not _has_to_be_restored(draft):
         return replace(base, bodies=bodies)
@@ -38,6 +41,23 @@ def with_branches(base: Plan, asked: int = 0) -> Plan:
             ),
         )
     return replace(base, bodies=bodies, restore=_restore(draft, kind, base.facts.model or "", len(groups), asked))
+
+
+def with_fresh_id(body: Body) -> Body:
+    """Return a body that is sent once more with another `rid`: an engine may not be done with the first."""
+    rid: Any = body.get("rid")
+    if isinstance(rid, str):
+        return body.put(("rid",), f"{rid}-again")
+    if isinstance(rid, list) and all(isinstance(one, str) for one in rid):
+        return body.put(("rid",), [f"{one}-again" for one in rid])
+    return body
+
+
+def _with_own_ids(branches: list[Body], rid: Any) -> list[Body]:
+    """Return the branches of several groups with a `rid` of its own each, as `fan_out` gives those of one."""
+    if isinstance(rid, str):
+        return [body.put(("rid",), f"{rid}-{number}") if number else body for number, body in enumerate(branches)]
+    return [body.cut(("rid",)) if isinstance(rid, list) and "rid" in body else body for body in branches]
 
 
 def _is_split(draft: Draft) -> bool:
@@ -66,10 +86,14 @@ def _restore(draft: Draft, kind: Kind | None, model: str, groups: int, asked: in
         return restoring
     fan, split = draft.fan or Fan(1), draft.split
     limits = {fan.concurrency, split.concurrency if split is not None else 0} - {0}
+    prompts = _prompts(draft.body) if kind == "text" else 1
+    spreads = _spreads(fan, groups, split.size if split is not None else 0, _own(draft, kind))
+    if split is None:
+        spreads = (replace(spread, own=prompts) for spread in spreads)
     return replace(
         restoring,
-        spreads=tuple(_spreads(fan, groups, split.size if split is not None else 0, _own(draft, kind))),
-        total=fan.n * (_prompts(draft.body) if kind == "text" else 1) if draft.fan is not None else None,
+        spreads=tuple(spreads),
+        total=fan.n * prompts if draft.fan is not None else None,
         concurrency=min(limits, default=0),
         usage="sum" if fan.usage == "sum" else "once",
     )
@@ -86,6 +110,13 @@ def _spreads(fan: Fan, groups: int, size: int, own: int) -> Iterator[Spread]:
             yield Spread(fan.n, start, fan.copies, group)
         else:
             yield from (Spread(fan.n, start + offset, 1, group) for offset in range(fan.n))
+
+
+def choices_of(draft: Draft, kind: Kind | None) -> int | None:
+    """Return how many choices a backend makes of a request that is not divided; None where that is not known."""
+    if kind is None or draft.split is not None:
+        return None
+    return _own(draft, kind) * (_prompts(draft.body) if kind == "text" else 1)
 
 
 def _own(draft: Draft, kind: Kind | None) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -25,6 +25,7 @@ INVALID: Final = "invalid_answer"
 INCOMPLETE: Final = "http_response_incomplete"  # RFC 9209 §2.3.7
 FAILED_FINISHES: Final = ("abort", "error")  # sglang's for a request that was aborted, OpenRouter's for one that broke
 IDENTITY: Final[tuple[str, ...]] = ("id", "object", "created", "model", "system_fingerprint")
+_IDENTITY_TYPES: Final[Mapping[str, type]] = {"id": str, "object": str, "created": int, "model": str}
 OBJECTS: Final[Mapping[Kind, str]] = {"chat": "chat.completion.chunk", "text": "text_completion"}
 
 
@@ -150,12 +151,12 @@ def is_blank(value: Any) -> bool:
 
 
 def is_life(chunk: Mapping[str, Any]) -> bool:
-    """Return whether a chunk proves that the answer has begun: anything beyond a role, or a finish_reason."""
+    """Return whether a chunk proves that the answer has begun: anything beyond a role, or a good finish_reason."""
     for _, choice in indexed_choices(chunk):
-        if choice.get("finish_reason") or choice.get("text"):
+        finish = choice.get("finish_reason")
+        if (finish and finish not in FAILED_FINISHES) or choice.get("text"):
             return True
-        delta = choice.get("delta")
-        if isinstance(delta, dict) and any(key != "role" and not is_blank(delta[key]) for key in delta):
+        if speaks(choice):
             return True
     return False
 
@@ -179,6 +180,42 @@ def indexed_choices(answer: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]
     return found
 
 
+def choices_of(answer: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    """Return a whole answer's choices with their indexes, from 0 also where the backend counts from 1.
+
+    Where two have the same index, each has its position. Raises: as `indexed_choices`.
+    """
+    found = indexed_choices(answer)
+    told = {index for index, _ in found}
+    if len(told) < len(found):
+        return [(position, choice) for position, (_, choice) in enumerate(found)]
+    if told == set(range(1, len(found) + 1)):
+        return [(index - 1, choice) for index, choice in found]
+    return found
+
+
+def with_deltas(chunk: dict[str, Any], spoken: Collection[int]) -> dict[str, Any]:
+    """Return a chunk whose choices speak by deltas alone, where some hold a `message` as a whole answer does.
+
+    A message of a choice that has `spoken` only repeats what the deltas brought. Raises: as `indexed_choices`.
+    """
+    choices = indexed_choices(chunk)
+    if not any("message" in choice for _, choice in choices):
+        return chunk
+    return chunk | {"choices": [_with_delta(choice, is_new=index not in spoken) for index, choice in choices]}
+
+
+def _with_delta(choice: dict[str, Any], *, is_new: bool) -> dict[str, Any]:
+    message, rest = choice.get("message"), {key: value for key, value in choice.items() if key != "message"}
+    return rest | {"delta": message} if is_new and isinstance(message, dict) and not speaks(choice) else rest
+
+
+def speaks(choice: Mapping[str, Any]) -> bool:
+    """Return whether a choice of a chunk has a delta with more than a role."""
+    delta = choice.get("delta")
+    return isinstance(delta, dict) and any(key != "role" and not is_blank(delta[key]) for key in delta)
+
+
 def kind_of(answer: Mapping[str, Any], choices: Sequence[tuple[int, dict[str, Any]]]) -> Kind:
     """Return what an answer or chunk is of, by its object or else its choices."""
     told = answer.get("object")
@@ -196,6 +233,11 @@ def require_finished(choices: Sequence[Mapping[str, Any]]) -> None:
         if not reason or reason in FAILED_FINISHES:
             why = f"ended with {reason}" if reason else "has no finish_reason"
             raise incomplete(f"choice {choice.get('index')} {why}")
+
+
+def identity_of(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the id, object, created and model of an answer or chunk: those that are there and of their types."""
+    return {key: answer[key] for key, kind in _IDENTITY_TYPES.items() if answer.get(key) and type(answer[key]) is kind}
 
 
 def incomplete(reason: str) -> BackendFault:

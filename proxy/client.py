@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import Awaitable
+from http import HTTPStatus
 
 from aiohttp import HttpVersion, HttpVersion11, hdrs, web
 from multidict import CIMultiDict
@@ -34,6 +35,9 @@ class _Response(web.StreamResponse):
             self.headers.popall(hdrs.SERVER, None)
         if hdrs.CONTENT_TYPE not in self.said:
             self.headers.popall(hdrs.CONTENT_TYPE, None)
+        if self.status == HTTPStatus.NOT_MODIFIED and hdrs.CONTENT_LENGTH in self.said:
+            # Of what is not sent, as in an answer to HEAD (RFC 9110 §8.6); aiohttp takes it out.
+            self.headers[hdrs.CONTENT_LENGTH] = self.said[hdrs.CONTENT_LENGTH]
         await super()._write_headers()
         line = f"HTTP/{self.version.major}.{self.version.minor} {self.status} {self.reason}"
         restore_raw_head(self._payload_writer, line, self.headers.items())

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from proxy.body import Body, UnreadableBody
-from proxy.branches import wants_usage, with_branches
+from proxy.branches import wants_usage, with_branches, with_fresh_id
 from proxy.errors import ClientFault, ProxyError
 from proxy.headers import Headers, is_strict
 from proxy.matching import Facts, compile_globs
@@ -232,9 +232,14 @@ def _finish(run: _Run, backend: Backend, *, strict: bool, tried: frozenset[str])
     open_rules = [rule for rule in backend.rules if _is_open(rule, base) and _holds(rule, run.facts)]
     base = replace(base, may_react=bool(open_rules))
     asked = _asked(run) if any(rule.on_error and rule.on_error.fewer_choices for rule in open_rules) else 0
-    if run.facts.body is None or not (run.draft.body.is_edited or run.draft.undos or run.draft.split or asked):
+    if run.facts.body is None or not (_is_repaired(run.draft) or asked):
         return base
     return with_branches(base, asked)
+
+
+def _is_repaired(draft: Draft) -> bool:
+    """Return whether the request or its answer is another than the body's bytes ask for."""
+    return bool(draft.body.is_edited or draft.undos or draft.split)
 
 
 def _asked(run: _Run) -> int:
@@ -244,7 +249,9 @@ def _asked(run: _Run) -> int:
     is_single = kind_of(draft.path) == "chat" or not isinstance(draft.body.get("prompt"), list)
     if draft.fan is not None or draft.split is not None or kind_of(draft.path) is None or not is_single:
         return 0
-    return int(n) if is_integer(n) and n > 1 else 0
+    if not is_integer(n) or n <= 1 or draft.body.repeated_name() is not None:
+        return 0
+    return int(n)
 
 
 def _refusal(run: _Run, *, strict: bool) -> ProxyError | None:
@@ -257,16 +264,14 @@ def _refusal(run: _Run, *, strict: bool) -> ProxyError | None:
             "and the request prefers handling=strict.",
             code="repair_refused",
         )
-    if run.facts.body is not None and run.draft.body.is_edited and _is_ambiguous(run.draft.body):
+    twice = run.draft.body.repeated_name() if run.facts.body is not None and _is_repaired(run.draft) else None
+    if twice is not None:
         return ClientFault(
             "The request's JSON holds a name twice at its top level, so the proxy can't tell which one to repair.",
+            param=twice,
             code="duplicate_name",
         )
     return None
-
-
-def _is_ambiguous(body: Body) -> bool:
-    return bool(body.source) and body.has_repeated_name()
 
 
 def _rejected(rejection: Rejection, rule: str) -> ClientFault:
@@ -284,7 +289,13 @@ def replan(old: Plan, failure: Failure, policy: Policy) -> Plan | None:
     fired, reactions = _react(old, failure, run)
     if not _edits(old.draft, run.draft) and run.draft.rejection is old.draft.rejection:
         return None
-    new = _finish(run, old.backend, strict=old.is_strict, tried=old.tried | fired)
+    try:
+        if run.draft.body is not old.draft.body:
+            run.draft = replace(run.draft, body=with_fresh_id(run.draft.body))
+        new = _finish(run, old.backend, strict=old.is_strict, tried=old.tried | fired)
+    except UnreadableBody:
+        # A field that no rule looked at is no JSON, or one that was read lower on the stack is too deep to be written.
+        return None
     return replace(new, reactions=(*old.reactions, *reactions), skipped=old.skipped)
 
 
@@ -306,11 +317,14 @@ def top_up(old: Plan, have: int) -> Plan | None:
     if fan is None or run.draft.rejection is not None or old.restore is None:
         return None
     # The choices that are there stay, so even a greedy answer is asked for again rather than copied.
-    more = branch_bodies(run.draft.body, replace(fan, copies=1))[have:]
+    try:
+        more = [body.encode() for body in branch_bodies(run.draft.body, replace(fan, copies=1))[have:]]
+    except UnreadableBody:
+        return None
     spreads = (*old.restore.spreads, *(Spread(fan.n, offset) for offset in range(have, fan.n)))
     return replace(
         old,
-        bodies=(*old.bodies[:1], *(body.encode() for body in more)),
+        bodies=(*old.bodies[:1], *more),
         restore=replace(old.restore, spreads=spreads, concurrency=fan.concurrency, asked=0),
         applied=tuple(run.applied),
         tried=old.tried | fired,

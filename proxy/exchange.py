@@ -13,6 +13,7 @@ from typing import Protocol
 from proxy import headers
 from proxy.admission import METHODS
 from proxy.chunks import encode_json
+from proxy.codings import beginning
 from proxy.engine import Plan, Request
 from proxy.errors import BackendFault, ProxyError
 from proxy.headers import Headers
@@ -154,6 +155,14 @@ class Refused(Exception):
         self.index = index
 
 
+def refused_by(fault: BackendFault, plan: Plan, *, index: int | None = None) -> Refused:
+    """Return the refusal that a backend's failure is; a stream that does not even get a head is a silent one."""
+    how = "empty" if fault.token == "http_response_incomplete" else None
+    if fault.token == "http_response_timeout" and plan.may_react and plan.asks_for_stream:
+        how = "silent"
+    return Refused(Failure(None, fault.message, stream=how), fault, index=index)
+
+
 async def read_http_refusal(reply: Reply, limit: int, wait_s: float | None) -> Refused:
     """Return the refusal that an answer with an error status is. Units: `limit` in bytes.
 
@@ -163,7 +172,7 @@ async def read_http_refusal(reply: Reply, limit: int, wait_s: float | None) -> R
         body, is_whole = await reply.read_up_to(limit, wait_s)
     except TimeoutError:
         raise silent("stopped in the middle of its answer") from None
-    failure = read_refusal(reply.status, body[:MATCHED_BYTES])
+    failure = read_refusal(reply.status, beginning(reply.headers, body, MATCHED_BYTES))
     if is_whole:
         return Refused(failure, HttpRefusal(reply.status, reply.reason, reply.headers, body))
     # Its head promises more than what was read of it, so it can't be passed on.

@@ -22,6 +22,7 @@ _HOP_BY_HOP = frozenset(
         "connection",
         "keep-alive",
         "proxy-authenticate",
+        "proxy-authentication-info",
         "proxy-authorization",
         "proxy-connection",
         "te",
@@ -31,7 +32,9 @@ _HOP_BY_HOP = frozenset(
     }
 )
 # An edited message is another representation: what described the old bytes would lie about the new ones.
-_OF_THE_BYTES = frozenset({"content-length", "content-encoding", "content-digest", "digest", "content-md5", "etag"})
+_OF_THE_BYTES = frozenset(
+    {"content-length", "content-encoding", "content-digest", "repr-digest", "digest", "content-md5", "etag"}
+)
 # 20 digits hold any length that 64 bits do; Python refuses to read one of more than 4300.
 _MAX_LENGTH_DIGITS = 20
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -89,6 +92,12 @@ def fault_in(headers: Headers) -> str | None:
 def get(headers: Headers, name: str) -> str | None:
     """Return the value of the first header of that name (lower case), or None."""
     return next((value for key, value in headers if key.lower() == name), None)
+
+
+def content_coding(headers: Headers) -> str:
+    """Return the content codings in lower case, of all lines that name some, or `identity`. Source: RFC 9110 §5.3."""
+    told = (value.strip().lower() for key, value in headers if key.lower() == "content-encoding")
+    return ", ".join(filter(None, told)) or "identity"
 
 
 def without(headers: Headers, *names: str) -> list[tuple[str, str]]:

@@ -41,7 +41,7 @@ class LifeSign:
             return self.is_alive
         try:
             for event in read(*data):
-                if not event.is_done:
+                if not (event.is_done or event.is_blank):
                     self._judge(event.data, event.event)
         except BackendFault:
             self.is_alive = True  # an event beyond the limit is no role chunk; a relay has no limit to keep

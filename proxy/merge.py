@@ -26,12 +26,13 @@ from proxy.chunks import (
     OBJECTS,
     Kind,
     failure_of,
+    identity_of,
     incomplete,
     indexed_choices,
     is_blank,
 )
 from proxy.errors import BackendFault
-from proxy.spread import Spread, usage_of
+from proxy.spread import Choices, Spread, usage_of
 from proxy.usage import UsageMode
 
 __all__ = ["Merger", "Spread"]
@@ -63,7 +64,9 @@ class Merger:
         self._usage_mode = usage
         self._fallback = {"id": fallback_id, "object": OBJECTS[kind], "created": created, "model": model}
         self._identity: dict[str, Any] = {}
+        self._early: list[tuple[int, Mapping[str, Any]]] = []  # what came before there was an identity
         self._choices: list[dict[int, _Choice]] = [{} for _ in spreads]
+        self._first: dict[int, int] = {}  # with which index a branch began
         self._introduced: set[int] = set()
         self._finished: set[int] = set()
         self._usages: list[dict[str, Any] | None] = [None] * len(spreads)
@@ -79,11 +82,19 @@ class Merger:
         fault = failure_of(chunk)
         if fault:
             raise fault
-        choices = indexed_choices(chunk)
         if not self._identity:
+            # Pings with data, and Azure's first chunk, come before the chunk that says whose answer it is.
+            if not (chunk.get("id") or indexed_choices(chunk)):
+                self._early.append((branch, chunk))
+                return []
             self._identity = self._identity_of(chunk)
+        early, self._early = self._early, []
+        return [new for source, one in [*early, (branch, chunk)] for new in self._feed(source, one)]
+
+    def _feed(self, branch: int, chunk: Mapping[str, Any]) -> list[dict[str, Any]]:
+        choices = self._asked_for(branch, indexed_choices(chunk))
         usage = chunk.get("usage")
-        if isinstance(usage, dict):
+        if usage and isinstance(usage, dict):
             self._usages[branch] = usage
         rest = {key: value for key, value in chunk.items() if key not in _ENVELOPE}
         if usage is None and "usage" in chunk:
@@ -132,10 +143,15 @@ class Merger:
         self._running += len(spreads)
 
     def _identity_of(self, chunk: Mapping[str, Any]) -> dict[str, Any]:
-        told = {key: chunk[key] for key in ("id", "created", "model") if chunk.get(key)}
+        told = identity_of(chunk) | {"object": OBJECTS[self._kind]}
         if "system_fingerprint" in chunk:
             told["system_fingerprint"] = chunk["system_fingerprint"]
         return self._fallback | told
+
+    def _asked_for(self, branch: int, choices: Choices) -> Choices:
+        if choices:
+            self._first.setdefault(branch, choices[0][0])
+        return self._spreads[branch].asked_for(choices, self._first.get(branch, 0))
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {**self._identity, "choices": choices}
@@ -195,6 +211,7 @@ class _Choice:
 
     def __init__(self, kind: Kind) -> None:
         self.is_finished = False
+        self._end: Mapping[str, Any] = {}  # what it ended with
         self._body = "delta" if kind == "chat" else "text"
         self._slots = ToolSlots()
         self._told: dict[int | str, set[str]] = {}  # what each call has told of itself
@@ -216,12 +233,17 @@ class _Choice:
             body = self._delta(body) if isinstance(body, dict) else {}
         if not (finish or _says_something(body) or self._has_more(choice)):
             return None
-        self.is_finished = self.is_finished or finish is not None
+        if finish:
+            self.is_finished, self._end = True, choice
         return {**choice, self._body: body, "finish_reason": finish}
 
     def _has_more(self, choice: Mapping[str, Any]) -> bool:
+        """Return whether there are further fields; one that the choice ended with already is none (but lists grow)."""
         return any(
-            value is not None and key not in ("index", "finish_reason", self._body) for key, value in choice.items()
+            value is not None
+            and key not in ("index", "finish_reason", self._body)
+            and (isinstance(value, (list, dict)) or self._end.get(key) != value)
+            for key, value in choice.items()
         )
 
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
@@ -268,7 +290,7 @@ def _introduction(index: int, template: Mapping[str, Any]) -> dict[str, Any]:
     """Return a choice's first appearance, in the shape of the backend's own where that holds nothing but the role."""
     delta = template.get("delta")
     if isinstance(delta, dict) and _holds_only_a_role(template, delta):
-        delta = {**delta, "role": delta.get("role") or "assistant"}
+        delta = {**delta, "role": "assistant"}
         return {**template, "index": index, "delta": delta, "finish_reason": None}
     logprobs = {"logprobs": None} if "logprobs" in template else {}
     return {"index": index, "delta": {"role": "assistant", "content": ""}, **logprobs, "finish_reason": None}

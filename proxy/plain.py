@@ -58,7 +58,7 @@ class PlainSink:
             # A comment before the first event proves no life, and must not keep another round from being tried.
             if data or (not events and self._is_begun):
                 await self._write(data or sse.comment(b"waiting"))
-            if any(undo.is_done for undo in undos):
+            if any(event.is_done for event in events) or any(undo.is_done for undo in undos):
                 break
         if not self._is_begun:
             raise empty()
@@ -104,10 +104,12 @@ class PlainSink:
         await self._exchange.client.write(data)
 
     async def _begin(self, length: int | None) -> None:
-        usual = "text/event-stream" if length is None else "application/json"
+        usual, label = "text/event-stream" if length is None else "application/json", get(self._head, "content-type")
+        # A label that says the other of the two is wrong: the answer was known by its first bytes.
+        is_fit = label is not None and label.lower().startswith("text/event-stream") is (length is None)
         kept = [
             *without(strip_of_the_bytes(self._head), "content-type"),
-            ("Content-Type", get(self._head, "content-type") or usual),
+            ("Content-Type", label if label and is_fit else usual),
         ]
         if length is not None and self._status[0] != HTTPStatus.NO_CONTENT:
             kept.append(("Content-Length", str(length)))

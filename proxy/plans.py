@@ -97,6 +97,12 @@ class Plan:
         return not self.bodies or (not self.draft.body.is_edited and self.bodies == (self.draft.body.source,))
 
     @property
+    def asks_for_stream(self) -> bool:
+        """Whether the body that goes upstream asks for a stream; one whose field can't be read does not."""
+        body = self.draft.body
+        return "stream" in body and body.kind("stream") == "boolean" and body["stream"] is True
+
+    @property
     def kind(self) -> Kind | None:
         """What the request's path answers with; None for a path that has no chunks."""
         return kind_of(self.facts.path)

@@ -1,15 +1,17 @@
-"""The connections to backends, as aiohttp keeps them, but for three things that a proxy can't leave as they are.
+"""The connections to backends, as aiohttp keeps them, but for five things that a proxy can't leave as they are.
 
 - An answer whose head could be read in two ways is not taken, and its connection not used again: aiohttp reads answers
   leniently, so that old servers can be asked, but a client might read otherwise.
 - A backend that speaks on an idle connection (a second answer, the rest of a body that was longer than it said) is not
   listened to: aiohttp would hand that to the next request as its answer, and so to another client.
 - Bytes of a header that are no UTF-8 go on as they came; aiohttp would leave them out.
+- A body that goes on as no HTTP has failed; aiohttp's parser forgets it, so that its reader would wait on.
+- A body that ends with its connection has failed where that is reset; aiohttp takes a reset for its end.
 
 What is not aiohttp's public API is used here alone; tests/edge/test_smuggling.py holds each assumption: a connector
 makes its connections by `_factory`, asks `is_connected` before it uses one again; a connection is handed each head by
-`feed_data`; and a request's head waits in its writer until `write_bytes`, which runs where there is a body or where
-writing is paused.
+`feed_data`, with the body, which can be failed (tests/cases/b.yaml, B09); and a request's head waits in its writer
+until `write_bytes`, which runs where there is a body or where writing is paused.
 """
 
 from __future__ import annotations
@@ -35,6 +37,10 @@ class UnclearHead(aiohttp.ClientError):
     """An answer's head can't be passed on; says what it has, in words."""
 
 
+class UnclearBody(aiohttp.ClientError):
+    """An answer's body goes on as something that is no HTTP."""
+
+
 class Pool(aiohttp.TCPConnector):
     """Connects to backends, and keeps connections that are silent while nobody asks."""
 
@@ -51,16 +57,35 @@ class Connection(ResponseHandler):
         super().__init__(loop)
         self.has_raw_head = False
         self.may_switch = False
+        self._body: StreamReader | None = None  # of the answer that came last
 
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
         """Take the head of an answer, or of an interim one, and what its body is read from."""
         fault = _fault_in(data[0], may_switch=self.may_switch)
         if fault is None:
+            self._body = data[1]
             super().feed_data(data, size)
             return
         if self.transport is not None:
             self.transport.close()
         self.set_exception(UnclearHead(fault))
+
+    def data_received(self, data: bytes) -> None:
+        """Take what the backend sent."""
+        super().data_received(data)
+        if self.exception() is not None:
+            self._fail_body(UnclearBody())
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Take note that the connection is gone, and why where it did not just end."""
+        if exc is not None:
+            self._fail_body(aiohttp.ClientPayloadError("reset"))
+        super().connection_lost(exc)
+
+    def _fail_body(self, error: aiohttp.ClientError) -> None:
+        body = self._body
+        if body is not None and not body.is_eof() and body.exception() is None:
+            body.set_exception(error)
 
     def is_connected(self) -> bool:
         """Return whether the connection is open, and nothing came on it that nobody asked for."""

@@ -9,18 +9,27 @@ What fails before any content is a refusal (`empty`, `error`, `silent`), since a
 from __future__ import annotations
 
 import time
-import zlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from proxy import sse
 from proxy.allowance import Allowance, Kept
 from proxy.answers import Collector, explode
-from proxy.chunks import decode_answer, decode_chunk, failure_of, indexed_choices, is_life
+from proxy.chunks import (
+    decode_answer,
+    decode_chunk,
+    failure_of,
+    indexed_choices,
+    is_life,
+    require_finished,
+    speaks,
+    with_deltas,
+)
+from proxy.codings import inflater
 from proxy.errors import BackendFault
 from proxy.exchange import Refused
-from proxy.headers import Headers, get
+from proxy.headers import get
 from proxy.policy import Limits, Timeouts
 from proxy.refusals import failure_from
 from proxy.repairs.card import Undo
@@ -28,17 +37,18 @@ from proxy.upstream import Reply, empty, silent
 
 # A backend that says neither [DONE] nor goodbye after its last finish_reason is not waited for any longer.
 AFTER_FINISH_S = 5.0
-# What compressed bytes become is looked at in pieces, so that no bound is passed by more than one of them.
-PIECE_BYTES = 256 * 1024
 
 _SSE_STARTS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _BOM = b"\xef\xbb\xbf"
 _BLANKS = b"\xef\xbb\xbf \t\r\n"
 
 
-def _is_unclear(start: bytes) -> bool:
-    """Return whether more has to come before events can be told from anything else."""
-    return not start or any(word.startswith(start) and word != start for word in _SSE_STARTS)
+def are_events(first: bytes) -> bool | None:
+    """Return whether an answer that begins like this is a stream of events; None where more has to come to tell."""
+    start = first.lstrip(_BLANKS)
+    if not start or any(word.startswith(start) and word != start for word in _SSE_STARTS):
+        return None
+    return start.startswith(_SSE_STARTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +88,7 @@ class Reader:
         self._timeouts = timeouts
         self._inflate = inflater(reply.headers)
         self._finished: set[int] = set()
+        self._spoken: set[int] = set()
         self._expected = choices
         self.is_alive = False
         self.raw: bytes | None = None  # of an answer that came as JSON
@@ -108,7 +119,10 @@ class Reader:
                 async for chunks in self._chunks(first):
                     yield chunks
             else:
-                chunks = explode(await self._json(first), include_usage=include_usage)
+                answer = await self._json(first)
+                # What is whole can be judged before any of it goes to the client.
+                require_finished([choice for _, choice in indexed_choices(answer)])
+                chunks = explode(answer, include_usage=include_usage)
                 self.is_alive = True
                 yield chunks
         except BackendFault as fault:
@@ -124,7 +138,8 @@ class Reader:
     async def first(self) -> bytes:
         """Return the first bytes of the answer, enough to tell its form; none where it has nothing but blanks."""
         data = b""
-        while _is_unclear(start := data.lstrip(_BLANKS)):
+        while are_events(data) is None:
+            start = data.lstrip(_BLANKS)
             more = await self._read()
             if not more:
                 return data if start else b""
@@ -139,9 +154,9 @@ class Reader:
 
     def is_event_stream(self, first: bytes) -> bool:
         """Return whether the answer is a stream of events, by its label or else by its first bytes."""
-        # Some gateways send events labelled as JSON.
+        # Some gateways send events labelled as JSON, and JSON labelled as events; no line of these begins with a brace.
         label = (get(self._reply.headers, "content-type") or "").lower()
-        return label.startswith("text/event-stream") or first.lstrip(_BLANKS).startswith(_SSE_STARTS)
+        return are_events(first) or (label.startswith("text/event-stream") and first.lstrip(_BLANKS)[:1] != b"{")
 
     async def events(self, first: bytes) -> AsyncIterator[list[sse.Event]]:
         """Yield the events of an answer that is not made of chunks, its first bytes given; any of them is life.
@@ -189,12 +204,12 @@ class Reader:
             if decoded.chunks:
                 yield decoded.chunks
             if decoded.is_last:
-                decoded.raise_fault()
-                return
+                break
             data = await self._read()
-        decoded = self._decoded(parser.close())
-        if decoded.chunks:
-            yield decoded.chunks
+        else:
+            decoded = self._decoded(parser.close())
+            if decoded.chunks:
+                yield decoded.chunks
         decoded.raise_fault()
         if not self.is_alive:
             raise empty()
@@ -206,6 +221,8 @@ class Reader:
             for event in events:
                 if event.is_done:
                     return _Decoded(chunks, is_last=True)
+                if event.is_blank:
+                    continue
                 chunk = self._chunk(event)
                 chunks += [chunk] if chunk else []  # an undo may leave nothing of it
                 if any(undo.is_done for undo in self._undos):
@@ -219,13 +236,16 @@ class Reader:
         fault = failure_of(chunk, event.event)
         if fault is not None:
             raise fault
+        chunk = with_deltas(chunk, self._spoken)
         self.is_alive = self.is_alive or is_life(chunk)
         self._kept.chunk(chunk, is_collected=self._is_collected)
         if not self.is_alive:
             # Until there is life nothing goes to the client, so it is held.
             self._allowance.take(len(event.data))
+        self._spoken |= {index for index, choice in indexed_choices(chunk) if speaks(choice)}
         for undo in self._undos:
             chunk = undo.chunk(chunk)
+        self.is_alive = self.is_alive or is_life(chunk)
         for index, choice in indexed_choices(chunk):
             if choice.get("finish_reason"):
                 self._finished.add(index)
@@ -251,7 +271,7 @@ class Reader:
 
     def _wait_s(self) -> float:
         if self._is_finished():
-            return AFTER_FINISH_S
+            return min(AFTER_FINISH_S, self._timeouts.idle_s)
         if self.is_alive:
             return self._timeouts.idle_s
         left_s = self._reply.sent_at_s + self._timeouts.first_content_s - time.monotonic()
@@ -265,27 +285,3 @@ def _how(fault: BackendFault) -> str:
     if fault.token == "connection_read_timeout":
         return "silent"
     return "empty" if fault.token == "http_response_incomplete" else "error"
-
-
-def inflater(headers: Headers) -> Callable[[bytes], tuple[bytes, bytes]]:
-    """Return what turns the bytes of a body into a piece of plain ones, and those that are left for the next piece.
-
-    Raises: BackendFault for a coding that is not known, and, from the function returned, for corrupt data.
-    """
-    coding = (get(headers, "content-encoding") or "identity").strip().lower()
-    if coding == "identity":
-        return lambda data: (data, b"")
-    if coding not in ("gzip", "x-gzip", "deflate"):
-        raise BackendFault(
-            f"The backend compressed an answer with {coding!r} that was asked for uncompressed.",
-            code="http_protocol_error",
-        )
-    inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
-
-    def inflated(data: bytes) -> tuple[bytes, bytes]:
-        try:
-            return inflate.decompress(data, PIECE_BYTES), inflate.unconsumed_tail
-        except zlib.error as error:
-            raise BackendFault("The backend's compressed answer is corrupt.", code="http_protocol_error") from error
-
-    return inflated

@@ -19,6 +19,7 @@ Source: recorded answers of sglang, LlamaFactory, transformers serve and llama-c
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ def failure_from(fault: ProxyError, stream: str) -> Failure:
 def read_refusal(status: int | None, body: bytes, *, stream: str | None = None) -> Failure:
     """Return what the body of a refusal says; of more than READ_BYTES only the beginning is read."""
     data = body[:READ_BYTES]
-    value = _decoded(data)
+    value = _decoded(data) or _decoded_leniently(data)
     if value is None:
         return Failure(status, _joined(_plain(data.decode("utf-8", "replace"))), stream=stream)
     return refusal_of(status, value, stream=stream)
@@ -106,6 +107,20 @@ def _decoded(data: bytes | str) -> Any:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError):
         return None
+
+
+def _decoded_leniently(data: bytes) -> Any:
+    """Return JSON as people write it: behind a byte order mark, with NaN (null here) or half a character (U+FFFD)."""
+    try:
+        value = _loaded(data.decode("utf-8-sig", "replace"))
+        text = json.dumps(value, ensure_ascii=False)
+        return _loaded(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _loaded(text: str) -> Any:
+    return json.loads(text, parse_constant=lambda _: None, strict=False)
 
 
 def _joined(texts: Iterator[str]) -> str:

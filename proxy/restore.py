@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 
 from proxy.allowance import Allowance
+from proxy.branches import choices_of
 from proxy.engine import observed, top_up
 from proxy.errors import BackendFault
-from proxy.exchange import Exchange, Refused, read_http_refusal
+from proxy.exchange import Exchange, Refused, read_http_refusal, refused_by
 from proxy.plain import PlainSink
 from proxy.plans import Plan, Restore
 from proxy.reader import Reader
@@ -65,8 +66,7 @@ class _Branches:
             try:
                 await self._ask(branch)
             except BackendFault as fault:
-                how = "empty" if fault.token == "http_response_incomplete" else None
-                raise Refused(Failure(None, fault.message, stream=how), fault, index=index) from fault
+                raise refused_by(fault, self._plan, index=index) from fault
             except Refused as refused:
                 refused.index = index
                 raise
@@ -84,7 +84,7 @@ class _Branches:
         restoring = self._restoring
         # A plain answer is undone where it is joined; chunks are undone as they are read.
         undos = [make() for make in restoring.undos] if restoring.kind is not None else []
-        choices = None
+        choices = choices_of(self._plan.draft, restoring.kind)
         if restoring.total is not None:
             choices = restoring.total // sum(spread.copies for spread in restoring.spreads)
         limits, timeouts = self._exchange.policy.limits, self._plan.backend.timeouts

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import time
 import uuid
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from proxy.admission import admit, ends_connection, with_authority
 from proxy.bodies import answer_expect, check_length, inflate_body, read_body, stream_body
 from proxy.client import HttpClient
 from proxy.engine import Request
-from proxy.errors import ClientFault, ProxyError, ProxyFault
+from proxy.errors import BackendFault, ClientFault, ProxyError, ProxyFault
 from proxy.exchange import ClientLeft, Exchange, tell_error
 from proxy.headers import Headers
 from proxy.learn import Lessons
@@ -229,7 +230,9 @@ def _where(bug: BaseException) -> str:
 
 def _log(exchange: Exchange, client: HttpClient, status: int, seconds: float) -> None:
     record, plan = exchange.record, exchange.record.plan
-    log.info(
+    has_failed = record.is_truncated or isinstance(record.error, BackendFault | ProxyFault)
+    log.log(
+        logging.WARNING if has_failed else logging.INFO,
         "request",
         id=exchange.request_id,
         method=exchange.request.method,

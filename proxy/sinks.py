@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from proxy import sse
-from proxy.chunks import encode_json, indexed_choices
+from proxy.chunks import encode_json, identity_of, indexed_choices, require_finished
 from proxy.exchange import Exchange
 from proxy.headers import Headers, get, strip_hop_by_hop, strip_of_the_bytes, without
 from proxy.merge import Merger
@@ -166,6 +166,9 @@ class JsonSink:
     async def take(self, branch: int, reader: Reader, more: More) -> None:
         """Collect a branch's answer; the last one answers the client."""
         answer = await reader.answer()
+        if len(self._plan.bodies) > 1:
+            # What can't be joined is told at once, rather than when the others are whole too.
+            require_finished([choice for _, choice in indexed_choices(answer)])
         self._answers[branch] = answer
         new = more(len(indexed_choices(answer)))
         if new is not None and new.restore is not None:
@@ -181,8 +184,13 @@ class JsonSink:
 
     async def _write(self, answer: dict[str, Any]) -> None:
         restoring = self._restoring
-        identity = {"id": _made_up_id(self._kind), "created": int(time.time()), "model": restoring.model}
-        body = encode_json(answer | {key: value for key, value in identity.items() if not answer.get(key)})
+        identity = {
+            "id": _made_up_id(self._kind),
+            "object": "chat.completion" if self._kind == "chat" else "text_completion",
+            "created": int(time.time()),
+            "model": restoring.model,
+        }
+        body = encode_json(answer | identity | identity_of(answer))
         kept = [
             *without(strip_of_the_bytes(self._heads[0]), "content-type"),
             ("Content-Type", "application/json"),

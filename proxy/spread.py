@@ -6,26 +6,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.chunks import failure_of, indexed_choices, invalid, require_finished
+from proxy.chunks import choices_of, failure_of, invalid, require_finished
 from proxy.usage import UsageMode, join_usage
+
+Choices = list[tuple[int, dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Where a branch's choices go in the client's answer: choice i becomes `i * stride + offset` and its copies.
 
-    Branches of one `group` have the same prompts, those of another group have others.
+    Branches of one `group` have the same prompts, those of another group have others. `own` is how many choices the
+    branch was asked for, None where that is not known.
     """
 
     stride: int
     offset: int = 0
     copies: int = 1
     group: int = 0
+    own: int | None = None
 
     def indexes(self, index: int) -> range:
         """Return the client's indexes of the branch's choice `index`."""
         first = index * self.stride + self.offset
         return range(first, first + self.copies)
+
+    def asked_for(self, choices: Choices, first: int) -> Choices:
+        """Return the choices that the branch was asked for, without others that it gives.
+
+        Where that is one, it is the one of the index `first`, with which the branch began: some count from 1.
+        """
+        if self.own is None:
+            return choices
+        if self.own == 1:
+            return [(0, choice) for index, choice in choices if index == first]
+        return [(index, choice) for index, choice in choices if index < self.own]
 
 
 def merge_answers(answers: Sequence[Mapping[str, Any]], spreads: Sequence[Spread], usage: UsageMode) -> dict[str, Any]:
@@ -39,7 +54,8 @@ def merge_answers(answers: Sequence[Mapping[str, Any]], spreads: Sequence[Spread
         fault = failure_of(answer)
         if fault:
             raise fault
-        own = indexed_choices(answer)
+        own = choices_of(answer)
+        own = spread.asked_for(own, own[0][0] if own else 0)
         require_finished([choice for _, choice in own])
         for index, choice in own:
             choices |= {new: choice | {"index": new} for new in spread.indexes(index)}

@@ -35,6 +35,11 @@ class Event:
         """Whether this is the sentinel that ends a stream of chunks."""
         return self.data.strip() == DONE_DATA
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether this holds nothing but blanks, as some pings do: text to a reader of text, but no chunk."""
+        return not self.data.strip()
+
 
 class Parser:
     """Reads an event stream. `comments` counts the comment lines so far.

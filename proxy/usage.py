@@ -13,11 +13,12 @@ def join_usage(usages: Sequence[Mapping[str, Any] | None], mode: UsageMode) -> d
 
     Shape: `once` takes what concerns the prompt from the first that reported it, and adds up the rest.
     """
-    reported = [dict(usage) for usage in usages if isinstance(usage, Mapping)]
+    reported = [dict(usage) for usage in usages if isinstance(usage, Mapping) and usage]
     if len(reported) < 2:
         return reported[0] if reported else None
     total = _sum(reported, mode)
-    parts = [total.get("prompt_tokens"), total.get("completion_tokens")]
+    parts = [total.get("prompt_tokens", total.get("input_tokens"))]
+    parts.append(total.get("completion_tokens", total.get("output_tokens")))
     if mode == "once" and "total_tokens" in total and all(map(_is_number, parts)):
         total["total_tokens"] = sum(parts)
     return total
@@ -27,11 +28,20 @@ def _sum(usages: Sequence[Mapping[str, Any]], mode: UsageMode) -> dict[str, Any]
     total: dict[str, Any] = {}
     for key in dict.fromkeys(key for usage in usages for key in usage):
         values = [usage[key] for usage in usages if key in usage]
-        if mode == "once" and key.startswith(("prompt", "cached", "input")):
-            total[key] = values[0]
+        if mode == "once" and key.startswith(("prompt", "cache", "input")):
+            total[key] = _first(values)
         else:
             total[key] = _sum_values([value for value in values if value is not None], mode)
     return total
+
+
+def _first(values: Sequence[Any]) -> Any:
+    """Return the first value that is told; of objects each field's."""
+    told = [value for value in values if value is not None]
+    if told and all(isinstance(value, dict) for value in told):
+        names = dict.fromkeys(name for value in told for name in value)
+        return {name: _first([value[name] for value in told if name in value]) for name in names}
+    return told[0] if told else None
 
 
 def _sum_values(values: Sequence[Any], mode: UsageMode) -> Any:

@@ -400,8 +400,12 @@ def call(index=None, ident=None, name=None, arguments=None, **fields):
     return {key: value for key, value in named.items() if value is not None}
 
 
-def tool(ident, name, arguments, **fields):
-    return {"id": ident, **fields, "function": {"name": name, "arguments": arguments}}
+def untold(name, arguments):
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def tool(ident, name, arguments):
+    return {"id": ident, **untold(name, arguments)}
 
 
 CALLS = [
@@ -420,7 +424,7 @@ CALLS = [
     ),
     pytest.param(
         [[call(0, "a", "f", '{"x"', type="function")], [call(0, "a", "f", ":1}", type="function")]],
-        [tool("a", "f", '{"x":1}', type="function")],
+        [tool("a", "f", '{"x":1}')],
         id="id, type and name repeated",
     ),
     pytest.param(
@@ -435,12 +439,12 @@ CALLS = [
     ),
     pytest.param(
         [[call(name="f", arguments="1"), call(name="g", arguments="2")], [call(arguments="3")]],
-        [{"function": {"name": "f", "arguments": "1"}}, {"function": {"name": "g", "arguments": "23"}}],
+        [untold("f", "1"), untold("g", "23")],
         id="without index and id the position counts",
     ),
     pytest.param(
         [[call(name="f", arguments="{}")], [call(name="g", arguments="{}")]],
-        [{"function": {"name": "f", "arguments": "{}"}}, {"function": {"name": "g", "arguments": "{}"}}],
+        [untold("f", "{}"), untold("g", "{}")],
         id="without index and id another name begins another call",
     ),
     pytest.param([[call(0, "a", "f", {"x": 1})]], [tool("a", "f", '{"x":1}')], id="an object becomes text"),

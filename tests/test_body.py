@@ -135,7 +135,7 @@ def test_a_body_of_a_decoded_object():
     body = Body.of({"a": [1, None], "b": True})
     assert (body["a"], body.is_edited, body.encode()) == ([1, None], True, b'{"a":[1,null],"b":true}')
     assert body.put(("b",), 1)["b"] == 1
-    assert body.has_repeated_name() is False
+    assert body.repeated_name() is None
 
 
 KINDS = [
@@ -216,41 +216,68 @@ def sources(draw, names):
     return f"{blank()}{{{inside}}}{blank()}".encode()
 
 
-def has_twice(source: bytes) -> bool:
+def twice_in(source: bytes) -> set[str | None]:
     seen: list[list[str]] = []
     json.loads(source, object_pairs_hook=lambda pairs: seen.append([name for name, _ in pairs]))
-    return len(set(seen[-1])) < len(seen[-1])  # the outermost object ends last
+    names = seen[-1]  # the outermost object ends last
+    return {name for name in names if names.count(name) > 1} or {None}
 
 
 TWICE = [
-    pytest.param(b"{}", False, id="nothing"),
-    pytest.param(b'{"a":1,"b":1}', False, id="the same value of two names"),
-    pytest.param(b'{"n":1,"n":8}', True, id="two values of a name"),
-    pytest.param(b'{"n":1,"n":1}', True, id="one value twice"),
-    pytest.param(b'{"n":1,"n":12}', True, id="a value that begins as the other does"),
-    pytest.param(b'{"n":12,"n":1}', True, id="a value that the other begins with"),
-    pytest.param(b'{"n":1,"m":2,"n":1}', True, id="another name between"),
-    pytest.param(b'{"m":2,"n":1,"n":1 }', True, id="at the end"),
-    pytest.param(b'{"n":1,"\\u006e":1}', True, id="written in another way"),
-    pytest.param(b'{"a":{"n":1,"n":2}}', False, id="further down"),
-    pytest.param(b'{"a":"\\",\\"a\\":1","b":1}', False, id="inside a text"),
-    pytest.param(b'{"":1,"":1}', True, id="an empty name"),
-    pytest.param(b' {"a" : [ 1 ] , "b":{} }\n', False, id="with blanks"),
+    pytest.param(b"{}", None, id="nothing"),
+    pytest.param(b'{"a":1,"b":1}', None, id="the same value of two names"),
+    pytest.param(b'{"n":1,"n":8}', "n", id="two values of a name"),
+    pytest.param(b'{"n":1,"n":1}', "n", id="one value twice"),
+    pytest.param(b'{"n":1,"n":12}', "n", id="a value that begins as the other does"),
+    pytest.param(b'{"n":12,"n":1}', "n", id="a value that the other begins with"),
+    pytest.param(b'{"n":1,"m":2,"n":1}', "n", id="another name between"),
+    pytest.param(b'{"m":2,"n":1,"n":1 }', "n", id="at the end"),
+    pytest.param(b'{"n":1,"\\u006e":1}', "n", id="written in another way"),
+    pytest.param(b'{"a":{"n":1,"n":2}}', None, id="further down"),
+    pytest.param(b'{"a":"\\",\\"a\\":1","b":1}', None, id="inside a text"),
+    pytest.param(b'{"":1,"":1}', "", id="an empty name"),
+    pytest.param(b'{"a":1,"b":1,"b":1,"c":2}', "b", id="among others"),
+    pytest.param(b' {"a" : [ 1 ] , "b":{} }\n', None, id="with blanks"),
 ]
 
 
 @pytest.mark.parametrize(("source", "answer"), TWICE)
 def test_a_name_stands_twice(source, answer):
-    assert parsed(source).has_repeated_name() is answer is has_twice(source)
+    assert parsed(source).repeated_name() == answer
+    assert twice_in(source) == {answer}
 
 
 @given(sources(st.sampled_from(["a", "b", "ab", ""])) | sources(NAMES))
 @example(b'{"a":"a\\"","a":"a\\""}')
-def test_has_repeated_name_agrees_with_a_parser_that_keeps_pairs(source):
+def test_a_repeated_name_agrees_with_a_parser_that_keeps_pairs(source):
     body = Body.parse(source)
     if body is not None:
-        assert body.has_repeated_name() is has_twice(source)
-        assert body.put(("x",), 1).has_repeated_name() is has_twice(source)
+        assert body.repeated_name() in twice_in(source)
+        assert body.put(("x",), 1).repeated_name() in twice_in(source)
+
+
+def deepest():
+    """Return the deepest body that can be parsed here."""
+    levels = (b'{"y":' + b"[" * depth + b"]" * depth + b',"x":1,"x":2}' for depth in range(1000, 0, -1))
+    return next(filter(None, map(Body.parse, levels)))
+
+
+def higher(frames, act):
+    return act() if not frames else higher(frames - 1, act)
+
+
+def test_a_body_that_could_just_be_parsed_is_told_of_higher_up_the_stack():
+    body = deepest()
+    assert higher(20, body.cut(("y",)).repeated_name) == "x"
+    assert higher(20, body.cut(("x",)).encode).startswith(b'{"y":[[')
+
+
+def test_a_body_that_is_edited_too_deeply_to_be_written_says_so():
+    nest = 1
+    for _ in range(2000):
+        nest = [nest]
+    with pytest.raises(UnreadableBody, match="too deeply"):
+        parsed(b"{}").put(("x",), nest).encode()
 
 
 @given(st.dictionaries(NAMES, VALUES, max_size=5), st.data())

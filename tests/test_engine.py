@@ -353,7 +353,7 @@ REFUSED = [
         "[{id: a, repair: [drop: [x]]}]",
         b'{"x": 1, "y": 2, "y": 3}',
         "",
-        (400, "duplicate_name", None),
+        (400, "duplicate_name", "y"),
         id="a name twice",
     ),
 ]

@@ -5,8 +5,9 @@
 Where `n` is a number above 1 without a fraction, takes `n` and `best_of` out of the request and sends it n times,
 merging the answers into one of n choices. Branch i gets `seed` + i, so that the choices differ and a second run gives
 the same ones; a sum above 2^63 - 1 goes on from 0. A `rid` that is a string gets `-1`, `-2` … in all branches but the
-first, one that is a list is left out, since engines refuse an id twice. Other fields are copied as they are, so a
-request that names a session (`session_id`, `session_params`) should be refused by a rule before this one.
+first, one that is a list is left out, since engines refuse an id twice; for the same reason it gets `-again` whenever a
+refused request is repaired and sent once more. Other fields are copied as they are, so a request that names a session
+(`session_id`, `session_params`) should be refused by a rule before this one. A branch that reports no usage adds none.
 
 ## When a backend needs it
 
@@ -43,6 +44,7 @@ from proxy.matching.values import is_integer, is_number
 from proxy.repairs.card import Act, Card, Change, Draft, Fan, Rejection
 from proxy.repairs.losses import word
 from proxy.repairs.options import Options
+from proxy.repairs.split import group_count
 
 SEEDS: Final = 2**63
 """How many seeds there are from 0 on: engines keep them in a signed 64-bit integer."""
@@ -67,7 +69,8 @@ def build(options: FanOutOptions) -> Act:
         n: Any = draft.body.get("n")
         if draft.fan is not None or draft.rejection is not None or not is_integer(n) or n <= 1:
             return None
-        most = min(options.max or draft.max_branches, draft.max_branches)
+        most = draft.max_branches // max(1, group_count(draft))
+        most = min(options.max or most, most)
         if n > most:
             return Change(replace(draft, rejection=_too_many(n, most)))
         return Change(

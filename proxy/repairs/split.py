@@ -4,7 +4,8 @@
 
 Where the field is a list of more than `size` inputs (texts, or lists of token ids), sends them in groups of `size`, one
 request each, and joins the answers in the inputs' order: `data` of embeddings by its index, choices of completions by
-theirs. A list of token ids is one input and stays whole. The groups' token counts are added up.
+theirs. A list of token ids is one input and stays whole. The groups' token counts are added up. A `rid` becomes one of
+its own in each request, as under `fan_out`.
 
 ## When a backend needs it
 
@@ -59,8 +60,8 @@ def build(options: SplitOptions) -> Act:
             return None
         if len(inputs) == 1:
             return Change(replace(draft, body=draft.body.put((options.field,), inputs[0])))
-        branches = -(-len(inputs) // options.size) * (draft.fan.n if draft.fan is not None else 1)
-        if branches > draft.max_branches:
+        groups = -(-len(inputs) // options.size)
+        if groups * (draft.fan.n if draft.fan is not None else 1) > draft.max_branches:
             return Change(replace(draft, rejection=_too_many(options, len(inputs), draft)))
         return Change(replace(draft, split=split, body=_as_edited(draft.body)))
 
@@ -89,6 +90,12 @@ def _too_many(options: SplitOptions, count: int, draft: Draft) -> Rejection:
         param=options.field,
         code="too_many_inputs",
     )
+
+
+def group_count(draft: Draft) -> int:
+    """Return how many groups a draft's inputs make: one where it is not split."""
+    split = draft.split
+    return -(-len(_inputs(draft.body.get(split.field))) // split.size) if split is not None else 1
 
 
 def split_bodies(body: Body, split: Split) -> list[Body]:

@@ -81,7 +81,7 @@ def read_answer(answer):
 def events_of(body):
     """Return the data of the events, JSON where it is some, the sentinel as text. Raises: AssertionError."""
     events = []
-    for block in body.replace(b"\r\n", b"\n").split(b"\n\n"):
+    for block in body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n"):
         lines = [line for line in block.split(b"\n") if line and not line.startswith(b":")]
         data = [line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")]
         if not data:
