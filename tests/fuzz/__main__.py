@@ -41,10 +41,17 @@ def _say(text):
 
 def _arguments():
     parser = argparse.ArgumentParser(prog="tests/fuzz")
-    parser.add_argument("targets", nargs="*", choices=[*TARGETS, []], default=TARGETS, metavar="TARGET")
+    # Without `choices`: Python 3.11 checks the default, a list, against them as well.
+    parser.add_argument("targets", nargs="*", type=_target, default=TARGETS, metavar="TARGET", help=", ".join(TARGETS))
     parser.add_argument("--seconds", type=int, default=60, help="how long each target is run")
     parser.add_argument("--findings", type=Path, default=None, help="where the bytes that broke a check are kept")
     return parser.parse_args()
+
+
+def _target(name):
+    if name not in TARGETS:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(TARGETS)}")
+    return name
 
 
 def _apart(target, given):
