@@ -16,8 +16,8 @@ from aiohttp import HttpVersion11, web
 
 from proxy.codings import window_bits
 from proxy.errors import ClientFault
-from proxy.exchange import ClientLeft
 from proxy.headers import Headers, content_coding
+from proxy.upstream import ClientLeft
 
 # nginx' client_body_timeout: how long a client may be silent in the middle of its body.
 BODY_TIMEOUT_S = 60.0

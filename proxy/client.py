@@ -16,9 +16,9 @@ from aiohttp import HttpVersion, HttpVersion11, hdrs, web
 from multidict import CIMultiDict
 from prometheus_client import Gauge
 
-from proxy.exchange import ClientLeft
 from proxy.headers import Headers
-from proxy.pool import restore_raw_head
+from proxy.upstream import ClientLeft
+from proxy.wire import restore_raw_head
 
 # nginx' send_timeout: how long a client may take nothing of what is sent to it.
 SEND_TIMEOUT_S = 60.0
@@ -95,7 +95,7 @@ class HttpClient:
 
     async def _taken(self, writing: Awaitable[None]) -> None:
         """Wait while the client takes what is written, as long as it takes anything. Raises: ClientLeft."""
-        watch = _Watch(self._request.transport)
+        watch = Watch(self._request.transport)
         try:
             await writing
         except ConnectionError as error:
@@ -111,19 +111,24 @@ class HttpClient:
 
     def abort(self) -> None:
         """Close the connection short of the answer's promised end, once what was written has gone out."""
-        transport = self._request.transport
-        if transport is None:
-            return
-        if self._request.version < HttpVersion11 and self.response is not None and not self.response.content_length:
-            # HTTP/1.0 ends a body of unknown length by closing: only a reset tells a cut from the end.
-            linger = struct.pack("ii", 1, 0)
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            transport.abort()
-        else:
-            transport.close()
+        response = self.response
+        is_by_close = self._request.version < HttpVersion11 and response is not None and not response.content_length
+        abort_answer(self._request.transport, is_ended_by_close=is_by_close)
 
 
-class _Watch:
+def abort_answer(transport: asyncio.Transport | None, *, is_ended_by_close: bool) -> None:
+    """Close a connection short of its answer's end; only a reset tells that from one that is ended by closing."""
+    if transport is None:
+        return
+    if is_ended_by_close:
+        linger = struct.pack("ii", 1, 0)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        transport.abort()
+    else:
+        transport.close()
+
+
+class Watch:
     """Breaks a connection off whose other end takes nothing for SEND_TIMEOUT_S, so that what waits for it goes on."""
 
     def __init__(self, transport: asyncio.Transport | None) -> None:

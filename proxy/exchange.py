@@ -25,10 +25,6 @@ from proxy.upstream import Call, Reply, Streamed, Upstream, silent
 MATCHED_BYTES = 64 * 1024
 
 
-class ClientLeft(Exception):
-    """The client closed its connection. Nobody is left to tell anything."""
-
-
 class Client(Protocol):
     """The connection to the client. `begun_status` is None until the status line is written.
 

@@ -20,6 +20,7 @@ from aiohttp import web
 
 from proxy import standin
 from proxy.admin import AdminPort
+from proxy.data_path import DataPath, make_server, make_upstream
 from proxy.errors import BackendFault
 from proxy.health import Health
 from proxy.learn import Lessons
@@ -27,7 +28,6 @@ from proxy.metrics import Metrics
 from proxy.policy import Backend, Policy
 from proxy.reload import Reloader, Status
 from proxy.server import DataPort
-from proxy.upstream import Upstream
 
 STANDIN = "standin://"
 SAVE_EVERY_S = 1.0
@@ -54,6 +54,7 @@ class Options:
     drain_grace_s: float
     drain_timeout_s: float
     learned_path: Path | None = None
+    data_path: DataPath = "direct"
 
 
 class Standins:
@@ -95,13 +96,13 @@ async def serve(options: Options) -> None:
             metrics.note(backend, outcome)
             lessons.note(backend, is_up=isinstance(outcome, int))
 
-        upstream = Upstream(note)
+        upstream = make_upstream(options.data_path, note)
         stack.push_async_callback(upstream.close)
         port = DataPort(policy, upstream, standins.address, metrics, lessons)
         status = Status()
         reloader = Reloader(options.policy_path, options.load, port, standins.start, status)
         admin = AdminPort(port, health, upstream, standins.address, status)
-        data_runner = web.ServerRunner(port.server(), shutdown_timeout=CUT_S)
+        data_runner = web.ServerRunner(make_server(port), shutdown_timeout=CUT_S)
         admin_runner = web.AppRunner(admin.app(), access_log=None, shutdown_timeout=CUT_S)
         data_site = await _listen(stack, data_runner, options.host, options.port)
         await _listen(stack, admin_runner, options.admin_host, options.admin_port)

@@ -11,26 +11,30 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 from aiohttp import HttpVersion11, web
+from aiohttp.http import RawRequestMessage
 
 from proxy import engine, headers
 from proxy.admission import admit, ends_connection, with_authority
 from proxy.bodies import answer_expect, check_length, inflate_body, read_body, stream_body
 from proxy.client import HttpClient
+from proxy.direct import DirectUpstream
+from proxy.direct_client import DirectClient
 from proxy.engine import Request
 from proxy.errors import BackendFault, ClientFault, ProxyError, ProxyFault
-from proxy.exchange import ClientLeft, Exchange, tell_error
+from proxy.exchange import Exchange, tell_error
 from proxy.headers import Headers
 from proxy.learn import Lessons
-from proxy.listener import listen
 from proxy.metrics import Metrics
 from proxy.models import is_joined, list_models
 from proxy.policy import Backend, Policy
-from proxy.relay import carry_out
+from proxy.relay import NOT_BEGUN, Begun, carry_out
 from proxy.tunnel import tunnel
-from proxy.upstream import Streamed, Upstream
+from proxy.upstream import ClientLeft, Streamed, Upstream
+from proxy.wire import Lane, Served, listen, message_of
 
 # What a request line and a header may be long: nginx's four buffers of 8 KiB, rounded up to what browsers send.
 MAX_LINE_BYTES = 64 * 1024
@@ -39,6 +43,18 @@ IDLE_CONNECTION_S = 75.0
 LEFT = 499
 
 log = structlog.get_logger("mendproxy")
+
+
+@dataclass(slots=True)
+class Work:
+    """A request that is being served, and what has been done of it: what a task goes on with."""
+
+    exchange: Exchange
+    client: HttpClient | DirectClient
+    started_s: float
+    plan: engine.Plan | None = None
+    error: Exception | None = None
+    begun: Begun = NOT_BEGUN
 
 
 class DataPort:
@@ -58,7 +74,7 @@ class DataPort:
         self.lessons = lessons if lessons is not None else Lessons(time.time)
         self._policy = policy
         self._is_inspected = engine.inspected_paths(policy)
-        self._upstream = upstream
+        self.upstream = upstream
         self._address = address
         self.is_closing = False
         self.in_flight = 0
@@ -79,99 +95,134 @@ class DataPort:
         """Return when no request is being served."""
         await self._idle.wait()
 
-    def server(self) -> web.Server:
-        """Return the aiohttp server; it cancels a request whose client has left."""
+    def server(self, lane: Lane | None = None) -> web.Server:
+        """Return the aiohttp server; it cancels a request whose client has left. `lane` is asked first, where given."""
         return listen(
             self.handle,
+            lane,
             keepalive_timeout=IDLE_CONNECTION_S,
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_LINE_BYTES,
         )
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request."""
+        """Answer one request, or go on with one that the lane has begun."""
+        work = self._work_of(request)
+        try:
+            await self._answer(request, work)
+        except asyncio.CancelledError:
+            # A client that has its whole answer may go; what was left to do was to tidy up.
+            work.exchange.record.has_left = not work.client.is_done
+            raise
+        finally:
+            self.close(work)
+        response = work.client.response
+        return response if response is not None else web.Response(status=LEFT)  # type: ignore[return-value] # see wire.Sent
+
+    def _work_of(self, request: web.BaseRequest) -> Work:
+        connection, message = request.protocol, message_of(request)
+        if not isinstance(connection, Served) or not isinstance(self.upstream, DirectUpstream):
+            client: HttpClient | DirectClient = HttpClient(request, self.metrics.streams_open)
+            return self.open(message, client, request.remote, request.scheme)
+        work = connection.handed_over()
+        if isinstance(work, Work):
+            return work
+        client = DirectClient(connection, message, self.metrics.streams_open)
+        return self.open(message, client, request.remote, request.scheme)
+
+    def open(
+        self, message: RawRequestMessage, client: HttpClient | DirectClient, peer: str | None, scheme: str
+    ) -> Work:
+        """Begin to serve a request."""
         started_s = time.perf_counter()
+        said = headers.of_wire(message.raw_headers)
+        client.is_closing = self.is_closing or ends_connection(message.method, said)
+        exchange = Exchange(
+            # Until the target is read, what is known of it for the log is all that comes before a query.
+            request=Request(message.method, message.path.partition("?")[0], "", said, None),
+            body=None,
+            policy=self._policy,
+            upstream=self.upstream,
+            address=self._address,
+            client=client,
+            request_id=headers.sane_request_id(said) or str(uuid.uuid4()),
+            peer=peer,
+            scheme=scheme,
+            version=f"{message.version.major}.{message.version.minor}",
+        )
         self.in_flight += 1
         self.metrics.in_flight.inc()
         self._idle.clear()
-        client = HttpClient(request, self.metrics.streams_open)
-        exchange = self._exchange(request, client)
-        client.is_closing = self.is_closing or ends_connection(request.method, exchange.request.headers)
-        try:
-            await self._answer(request, exchange)
-        except asyncio.CancelledError:
-            # A client that has its whole answer may go; what was left to do was to tidy up.
-            exchange.record.has_left = not client.is_done
-            raise
-        finally:
-            client.close()
-            self.in_flight -= 1
-            self.metrics.in_flight.dec()
-            if not self.in_flight:
-                self._idle.set()
-            self._record(exchange, client, started_s)
-        return client.response if client.response is not None else web.Response(status=LEFT)
+        return Work(exchange, client, started_s)
 
-    def _record(self, exchange: Exchange, client: HttpClient, started_s: float) -> None:
+    def close(self, work: Work) -> None:
+        """Take note that a request is served."""
+        work.client.close()
+        self.in_flight -= 1
+        self.metrics.in_flight.dec()
+        if not self.in_flight:
+            self._idle.set()
+        self._record(work.exchange, work.client, work.started_s)
+
+    def _record(self, exchange: Exchange, client: HttpClient | DirectClient, started_s: float) -> None:
         seconds = time.perf_counter() - started_s
         first_byte_s = client.begun_at_s - started_s if client.begun_at_s is not None else None
         status = LEFT if exchange.record.has_left else client.begun_status or LEFT
         self.metrics.answered(exchange.request.path, status, exchange.record, seconds, first_byte_s)
         _log(exchange, client, status, seconds)
 
-    def _exchange(self, request: web.BaseRequest, client: HttpClient) -> Exchange:
-        said = headers.of_wire(request.raw_headers)
-        return Exchange(
-            # Until the target is read, what is known of it for the log is all that comes before a query.
-            request=Request(request.method, request.raw_path.partition("?")[0], "", said, None),
-            body=None,
-            policy=self._policy,
-            upstream=self._upstream,
-            address=self._address,
-            client=client,
-            request_id=headers.sane_request_id(said) or str(uuid.uuid4()),
-            peer=request.remote,
-            scheme=request.scheme,
-            version=f"{request.version.major}.{request.version.minor}",
-        )
-
-    async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> None:
+    async def _answer(self, request: web.BaseRequest, work: Work) -> None:
+        exchange = work.exchange
         try:
-            await self._serve(request, exchange)
+            await self._serve(request, work)
         except ClientLeft:
             exchange.record.has_left = True
         except ProxyError as error:
             await _tell(exchange, error)
         except Exception as bug:  # noqa: BLE001 the outermost edge: a bug costs one request, and its text may be a prompt
-            log.critical("request.bug", id=exchange.request_id, error=type(bug).__name__, where=_where(bug))
+            log.critical("request.bug", id=exchange.request_id, error=type(bug).__name__, where=where(bug))
             await _tell(exchange, ProxyFault("The proxy failed to serve this request.", code="internal_error"))
 
-    async def _serve(self, request: web.BaseRequest, exchange: Exchange) -> None:
-        self._admit(exchange)
-        said, is_http_1_1 = exchange.request.headers, request.version >= HttpVersion11
-        target = admit(request.method, request.raw_path, said, is_http_1_1=is_http_1_1)
-        said = with_authority(said, target.authority)
-        exchange.request = Request(request.method, target.path, target.query, said, None)
+    async def _serve(self, request: web.BaseRequest, work: Work) -> None:
+        if work.error is not None:
+            raise work.error
+        exchange, plan = work.exchange, work.plan or await self._plan(request, work.exchange)
+        if plan is not None:
+            await carry_out(exchange, plan, work.begun)
+            self.learn(exchange)
+
+    async def _plan(self, request: web.BaseRequest, exchange: Exchange) -> engine.Plan | None:
+        """Return what is to be done for a request, or None where it was answered in another way."""
+        self.admit(message_of(request), exchange)
         limit = exchange.policy.limits.body_bytes
         check_length(request, limit)
         if headers.get(exchange.request.headers, "upgrade") is not None and request.method == "GET":
             await tunnel(exchange, request)
-            return
+            return None
         if is_joined(exchange):
             await list_models(exchange)
-            return
+            return None
         await answer_expect(request)
         await self._read(request, exchange, limit)
-        await carry_out(exchange, engine.plan(exchange.request, exchange.policy, learned=self.lessons.rules))
-        self._learn(exchange)
+        return engine.plan(exchange.request, exchange.policy, learned=self.lessons.rules)
 
-    def _learn(self, exchange: Exchange) -> None:
+    def admit(self, message: RawRequestMessage, exchange: Exchange) -> None:
+        """Read a request's target, and refuse what may not be served. Raises: ClientFault, ProxyFault."""
+        self._check_key(exchange)
+        said = exchange.request.headers
+        target = admit(message.method, message.path, said, is_http_1_1=message.version >= HttpVersion11)
+        exchange.request = Request(
+            message.method, target.path, target.query, with_authority(said, target.authority), None
+        )
+
+    def learn(self, exchange: Exchange) -> None:
+        """Remember what a request's refusals taught, now that it is answered well."""
         record, status = exchange.record, exchange.client.begun_status
         if record.plan is not None and record.error is None and status is not None and status < 300:
             self.lessons.answered(record.plan)
             self.metrics.learned(len(self.lessons))
 
-    def _admit(self, exchange: Exchange) -> None:
+    def _check_key(self, exchange: Exchange) -> None:
         if self.is_closing:
             raise ProxyFault(
                 "The proxy is shutting down.", status=503, code="draining", token="proxy_internal_response"
@@ -190,14 +241,18 @@ class DataPort:
         said = exchange.request
         if not request.body_exists:
             return
-        content_type = (headers.get(said.headers, "content-type") or "").lower()
-        if content_type.startswith("multipart/") or not self._is_inspected(said.path):
+        if not self.reads_body(said):
             exchange.body = Streamed(stream_body(request, limit))
             return
         raw = await read_body(request, limit)
         exchange.body = raw
         plain = inflate_body(said.headers, raw, limit)
         exchange.request = Request(said.method, said.path, said.query, said.headers, plain)
+
+    def reads_body(self, said: Request) -> bool:
+        """Return whether a request's body has to be read, since a rule may look into it."""
+        content_type = (headers.get(said.headers, "content-type") or "").lower()
+        return not content_type.startswith("multipart/") and self._is_inspected(said.path)
 
 
 def _has_key(said_headers: Headers, keys: frozenset[str]) -> bool:
@@ -221,14 +276,15 @@ async def _tell(exchange: Exchange, error: ProxyError) -> None:
         exchange.record.has_left = True
 
 
-def _where(bug: BaseException) -> str:
+def where(bug: BaseException) -> str:
+    """Return the function and line that a bug comes from."""
     trace = bug.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return f"{trace.tb_frame.f_code.co_name}:{trace.tb_lineno}" if trace is not None else ""
 
 
-def _log(exchange: Exchange, client: HttpClient, status: int, seconds: float) -> None:
+def _log(exchange: Exchange, client: HttpClient | DirectClient, status: int, seconds: float) -> None:
     record, plan = exchange.record, exchange.record.plan
     has_failed = record.is_truncated or isinstance(record.error, BackendFault | ProxyFault)
     log.log(

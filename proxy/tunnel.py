@@ -3,13 +3,6 @@
     client ── GET, Upgrade ──► backend ── 101 ──► client ◄══ bytes ══► backend, until either side closes
                                        └─ anything else is relayed as a plain answer
 
-What is not aiohttp's public API is used here alone; tests/edge/test_tunnel.py holds each assumption:
-
-- `set_parser` of the server's and the client's protocol hands over the connection's raw bytes, those that came with the
-  head included: `feed_data` gives a pair whose first is false, `feed_eof` tells the end.
-- A `StreamWriter` over such a protocol writes raw bytes and waits while the socket does not take them.
-- A client's response with status 101 keeps its connection.
-
 Source: RFC 9110 §7.8, RFC 6455 §4.
 """
 
@@ -19,7 +12,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any, cast
 
 from aiohttp import HttpVersion11, web
 from aiohttp.http import StreamWriter
@@ -28,9 +20,10 @@ from proxy import engine
 from proxy.bodies import answer_expect, stream_body
 from proxy.engine import Plan
 from proxy.errors import BackendFault
-from proxy.exchange import Client, ClientLeft, Exchange, tell_error
-from proxy.relay import Relay
-from proxy.upstream import Call, Reply, Streamed
+from proxy.exchange import Client, Exchange, tell_error
+from proxy.relay import pass_on
+from proxy.upstream import Call, ClientLeft, Reply, Streamed
+from proxy.wire import take_raw_bytes
 
 # What is held of either direction while the other side is slow.
 BUFFER_BYTES = 64 * 1024
@@ -61,8 +54,7 @@ async def tunnel(exchange: Exchange, request: web.BaseRequest) -> None:
                 raise BackendFault("The backend switched to a protocol that it was not asked for.")
             await _switch(exchange, plan, request, reply)
         else:
-            await Relay(exchange, plan, reply).run()
-            await reply.finish()
+            await pass_on(exchange, plan, reply)
 
 
 def _protocols(request: web.BaseRequest) -> list[str]:
@@ -132,8 +124,8 @@ async def _switch(exchange: Exchange, plan: Plan, request: web.BaseRequest, repl
     if client.transport is None:
         raise ClientLeft
     from_client, from_backend = _Source(client.transport), _Source(backend.transport)
-    client.set_parser(cast("Any", from_client))
-    backend.set_parser(from_backend, from_backend)
+    take_raw_bytes(client, from_client)
+    take_raw_bytes(backend, from_backend)
     try:
         upgrade = [(name, value) for name, value in reply.headers if name.lower() == "upgrade"]
         head = [*exchange.passed_on(plan, reply.headers), ("Connection", "Upgrade"), *upgrade]

@@ -6,6 +6,7 @@ Nothing here sleeps. Whoever waits for bytes or for an end waits with a time lim
 """
 
 import asyncio
+import os
 import re
 import socket
 import struct
@@ -15,11 +16,13 @@ from dataclasses import dataclass
 import pytest
 from aiohttp import web
 
+from proxy.data_path import make_server, make_upstream
 from proxy.policy import load_policy
 from proxy.server import DataPort
-from proxy.upstream import Upstream
 
 PATIENCE_S = 10.0
+# Which data path is under test: `make test-session` runs all of this over the other one.
+DATA_PATH = os.environ.get("MENDPROXY_DATA_PATH", "direct")
 HOST = "127.0.0.1"
 
 
@@ -288,12 +291,14 @@ class WatchedPort(DataPort):
         super().__init__(*arguments)
         self._news = asyncio.Event()
 
-    async def handle(self, request):
+    def open(self, *arguments):
+        work = super().open(*arguments)
         self._news.set()
-        try:
-            return await super().handle(request)
-        finally:
-            self._news.set()
+        return work
+
+    def close(self, work):
+        super().close(work)
+        self._news.set()
 
     async def serves(self, count):
         """Wait until `count` requests are being served."""
@@ -317,10 +322,10 @@ class Stage:
         """Serve by a policy, in which ${BACKEND} is the backend's address, ${LOCALHOST} the same by its name."""
         own = {"BACKEND": self.backend.url, "LOCALHOST": self.backend.url.replace(HOST, "localhost")}
         policy = load_policy("policy.yaml", environ=own | environ, text=text)
-        upstream = Upstream(lambda name, fault: self.notes.append((name, fault)))
+        upstream = make_upstream(DATA_PATH, lambda name, fault: self.notes.append((name, fault)))
         self._stack.push_async_callback(upstream.close)
         self.data_port = WatchedPort(policy, upstream, lambda backend: backend.url)
-        runner = web.ServerRunner(self.data_port.server(), shutdown_timeout=0.1)
+        runner = web.ServerRunner(make_server(self.data_port), shutdown_timeout=0.1)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, HOST, 0)

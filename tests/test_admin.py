@@ -10,12 +10,12 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from proxy import health, standin
 from proxy.admin import AdminPort
+from proxy.direct import DirectUpstream
 from proxy.errors import BackendFault
 from proxy.health import FRESH_S, Health
 from proxy.policy import load_policy
 from proxy.reload import Status
 from proxy.server import DataPort
-from proxy.upstream import Upstream
 
 POLICY = """
 version: 1
@@ -70,7 +70,7 @@ async def admin():
         async def start(text=POLICY, **environ):
             policy = load_policy("policy.yaml", environ=environ, text=text)
             beliefs, status = Health(), Status()
-            upstream = Upstream(beliefs.note)
+            upstream = DirectUpstream(beliefs.note)
             stack.push_async_callback(upstream.close)
             data_port = DataPort(policy, upstream, lambda backend: backend.url)
             app = AdminPort(data_port, beliefs, upstream, lambda backend: backend.url, status).app()

@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 
 from proxy import standin
+from proxy.direct import DirectUpstream
 from proxy.policy import load_policy
 from proxy.server import DataPort
-from proxy.upstream import Upstream
 
 TWO = """
 version: 1
@@ -26,7 +26,7 @@ NOBODY = "http://127.0.0.1:9"
 @asynccontextmanager
 async def serving(text: str) -> AsyncIterator[str]:
     async with AsyncExitStack() as stack:
-        upstream = Upstream(lambda _name, _outcome: None)
+        upstream = DirectUpstream(lambda _name, _outcome: None)
         stack.push_async_callback(upstream.close)
         port = DataPort(load_policy("policy.yaml", environ={}, text=text), upstream, lambda backend: backend.url)
         runner = web.ServerRunner(port.server())

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from proxy.direct import DirectUpstream
 from proxy.policy import Policy, load_policy
 from proxy.reload import Reloader, Status, signature_of
 from proxy.server import DataPort
-from proxy.upstream import Upstream
 
 PATIENCE_S = 5.0
 OLD = "version: 1\nbackends: {main: {url: 'http://old'}}\n"
@@ -40,7 +40,7 @@ class Watched:
         self.status = Status()
         self.tries = 0
         self._tried = asyncio.Event()
-        self.upstream = Upstream(lambda _name, _outcome: None)
+        self.upstream = DirectUpstream(lambda _name, _outcome: None)
         self.port = Port(self._load(), self.upstream, lambda backend: backend.url)
         self.reloader = Reloader(path, self._load, self.port, self._prepare, self.status)
 

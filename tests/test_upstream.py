@@ -15,7 +15,8 @@ from aioresponses import aioresponses
 
 from proxy.errors import BackendFault
 from proxy.policy import Backend, load_policy
-from proxy.upstream import Call, Upstream
+from proxy.session import SessionUpstream
+from proxy.upstream import Call
 
 URL = "http://backend.example:30000"
 BACKEND: Backend = load_policy(
@@ -48,7 +49,7 @@ def answers() -> Iterator[Answers]:
 
 async def sent(call: Call = GET, notes: list[tuple[str, Any]] | None = None) -> tuple[int, dict[str, str], bytes]:
     """Return the status, headers and body that a call brings."""
-    upstream = Upstream(lambda name, outcome: (notes if notes is not None else []).append((name, outcome)))
+    upstream = SessionUpstream(lambda name, outcome: (notes if notes is not None else []).append((name, outcome)))
     try:
         async with upstream.send(BACKEND, URL, call) as reply:
             body, _ = await reply.read_up_to(1000, 5)

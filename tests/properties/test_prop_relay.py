@@ -276,7 +276,7 @@ def told(chunks):
 
 
 async def nothing_is_left(stage):
-    upstream = stage.data_port._upstream
+    upstream = stage.data_port.upstream
     async with asyncio.timeout(PATIENCE_S):
         while is_anything_left(upstream):  # noqa: ASYNC110 nobody tells when a task or a connection has ended
             await asyncio.sleep(0)
@@ -286,8 +286,7 @@ async def nothing_is_left(stage):
 
 
 def is_anything_left(upstream):
-    sessions = (upstream._session, upstream._fresh)
-    return len(asyncio.all_tasks()) > 1 or any(session.connector._acquired for session in sessions)
+    return len(asyncio.all_tasks()) > 1 or upstream.busy
 
 
 async def walk(steps, how):

@@ -55,9 +55,7 @@ async def _exchange(stage, client, backend):
 
 
 def _check_nothing_is_left(stage):
-    upstream = stage.data_port._upstream
-    held = [session.connector._acquired for session in (upstream._session, upstream._fresh)]
-    assert not any(held), "a connection to the backend is still in use"
+    assert stage.data_port.upstream.busy == 0, "a connection to the backend is still in use"
 
 
 def policy_text(written):

@@ -1,0 +1,35 @@
+"""The two data paths, of which one is chosen at start: `direct`, and `session`, which it is compared with.
+
+    direct   clients and backends on connections of our own, simple requests without a task (lane.py)
+    session  aiohttp's server, response and client session
+
+What a client and a backend see is the same with both; the tests of the edge run with either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+from aiohttp import web
+
+from proxy.direct import DirectUpstream
+from proxy.errors import BackendFault
+from proxy.lane import Lane
+from proxy.server import DataPort
+from proxy.session import SessionUpstream
+from proxy.upstream import Upstream
+
+DataPath = Literal["direct", "session"]
+DATA_PATHS: Final[tuple[DataPath, ...]] = ("direct", "session")
+
+
+def make_upstream(path: DataPath, note: Callable[[str, BackendFault | int], None]) -> Upstream:
+    """Return the way to backends of a data path; `note` is told of each status or fault."""
+    return DirectUpstream(note) if path == "direct" else SessionUpstream(note)
+
+
+def make_server(port: DataPort) -> web.Server:
+    """Return the server of a data port, of the same path as its upstream."""
+    upstream = port.upstream
+    return port.server(Lane(port, upstream)) if isinstance(upstream, DirectUpstream) else port.server()

@@ -1,0 +1,198 @@
+"""Carries a relayed answer from its backend's connection to its client's, where the bytes come in: no task, no queue.
+
+more_came ─► take ─► Passage ─► put          the client is slow: nothing is taken, and the backend has to wait
+nothing for a while ─► Passage.late          it is over: done(None) · it failed, or its client left: done(error)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import aiohttp
+
+from proxy.client import Watch
+from proxy.direct import DirectReply
+from proxy.direct_client import DirectClient
+from proxy.engine import Plan
+from proxy.errors import BackendFault
+from proxy.exchange import Exchange, Refused
+from proxy.passage import Passage
+from proxy.upstream import ClientLeft, in_body
+
+Done = Callable[[BaseException | None], None]
+"""Told of the end: None where the client has all that it can get, else Refused, BackendFault or ClientLeft."""
+
+
+class Forward:
+    """One answer on its way."""
+
+    def __init__(self, exchange: Exchange, plan: Plan, reply: DirectReply, client: DirectClient, done: Done) -> None:
+        """Carry `reply` to `client`, and tell `done` of the end, once."""
+        self._exchange = exchange
+        self._plan = plan
+        self._reply = reply
+        self._client = client
+        self._answering = reply.answering
+        self._done = done
+        is_post = exchange.request.method == "POST"
+        self._passage = Passage(exchange.policy, plan, reply, is_post=is_post, now_s=time.monotonic())
+        self._is_done = False
+        self._watch: Watch | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s = 0.0
+        self._late_at_s = 0.0
+
+    def start(self) -> None:
+        """Carry what has come, and what will."""
+        self._answering.follower = self._more
+        self._client.connection.resume = self._more
+        self._more()
+
+    def stop(self) -> None:
+        """Carry no more, and cut off what is still to come."""
+        self._is_done = True
+        self._client.connection.resume = None
+        self._answering.end()
+        for timer in (self._timer, self._watch):
+            if isinstance(timer, Watch):
+                timer.stop()
+            elif timer is not None:
+                timer.cancel()
+        self._timer = self._watch = None
+
+    def _finish(self, error: BaseException | None) -> None:
+        if not self._is_done:
+            self.stop()
+            self._done(error)
+
+    def _more(self) -> None:
+        """Carry what has come, as long as the client takes it."""
+        try:
+            while not self._is_done and not self._is_held_back():
+                data = self._answering.take()
+                if data:
+                    self._put(self._passage.take(data))
+                elif self._answering.is_over:
+                    self._end()
+                else:
+                    self._wait()
+                    return
+        except (aiohttp.ClientError, OSError) as error:
+            self._failed(in_body(error))
+        except BackendFault as fault:
+            self._failed(fault)
+        except (Refused, ClientLeft) as news:
+            self._finish(news)
+
+    def _is_held_back(self) -> bool:
+        """Return whether the client is too slow for more just now; it is watched then, and the backend is not."""
+        if not self._client.is_full:
+            if self._watch is not None:
+                self._watch.stop()
+                self._watch = None
+            return False
+        if self._watch is None:
+            self._watch = Watch(self._client.connection.transport)
+        self._late_at_s = float("inf")
+        return True
+
+    def _put(self, data: bytes) -> None:
+        if data:
+            self._begin()
+            self._exchange.record.has_content = True
+            self._client.put(data)
+
+    def _begin(self) -> None:
+        if self._client.begun_status is None:
+            reply = self._reply
+            self._client.start(reply.status, reply.reason, self._exchange.passed_on(self._plan, reply.headers))
+
+    def _end(self) -> None:
+        self._put(self._passage.end())
+        self._begin()
+        self._client.finish()
+        self._finish(None)
+
+    def _wait(self) -> None:
+        """Have `_look` called when nothing comes for too long. One timer serves many waits: it mostly is early."""
+        now_s = time.monotonic()
+        wait_s = self._passage.wait_s(now_s)
+        self._late_at_s = now_s + wait_s
+        if self._timer is not None and self._timer_at_s > self._late_at_s:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer_at_s = self._late_at_s
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._late_at_s == float("inf"):
+            return
+        if self._late_at_s > time.monotonic():
+            left_s = self._late_at_s - time.monotonic()
+            self._timer_at_s = self._late_at_s
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._look)
+            return
+        try:
+            self._late()
+        except BackendFault as fault:
+            self._failed(fault)
+        except (Refused, ClientLeft) as news:
+            self._finish(news)
+
+    def _late(self) -> None:
+        told = self._passage.late(time.monotonic())
+        if told is None:
+            self._end()
+            return
+        self._begin()
+        if told:
+            self._client.put(told)
+        self._client.flush()
+        self._wait()
+
+    def _failed(self, fault: BackendFault) -> None:
+        has_begun = self._client.begun_status is not None
+        # Where only the head of an event stream has gone out, another round may still follow it.
+        if not self._passage.has_content and not (has_begun and not self._passage.is_stream):
+            self._finish(fault)
+        elif self._passage.is_over:
+            self._end()
+        else:
+            self._cut_off(fault)
+
+    def _cut_off(self, fault: BackendFault) -> None:
+        record = self._exchange.record
+        record.error, record.is_truncated = fault, True
+        last = self._passage.closing(fault)
+        try:
+            if last:
+                self._client.put(last)
+        except ClientLeft as left:
+            self._finish(left)
+            return
+        self._client.abort()
+        self._finish(None)
+
+
+async def forward(exchange: Exchange, plan: Plan, reply: DirectReply, client: DirectClient) -> None:
+    """Carry an answer to its end, for who waits in a task. Raises: Refused, BackendFault, ClientLeft."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: BaseException | None) -> None:
+        if ended.done():
+            return
+        if error is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(error)
+
+    carrying = Forward(exchange, plan, reply, client, done)
+    carrying.start()
+    try:
+        await ended
+    finally:
+        carrying.stop()

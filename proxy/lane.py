@@ -1,0 +1,206 @@
+"""The lane: a request that is there as a whole, and needs but one upstream request, is answered without a task.
+
+    Served ─ take ─► admit ─► plan ─► an idle connection ─► ask … head_came ─► Forward … done ─► finish
+               │        └─────────┴───────────┴───────────────┴─ whatever takes waiting ─► a task goes on with it
+               └─ None: a task does it all
+
+What the lane does, the data port's task does as well and in the same order; the lane only never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from http import HTTPStatus
+
+import structlog
+from aiohttp.http import RawRequestMessage
+from aiohttp.streams import StreamReader
+
+from proxy import engine
+from proxy.bodies import too_large
+from proxy.direct import Answering, DirectReply, DirectUpstream, is_stale
+from proxy.direct_client import DirectClient
+from proxy.engine import Request
+from proxy.errors import BackendFault, ProxyError, ProxyFault
+from proxy.exchange import Refused
+from proxy.forward import Forward
+from proxy.headers import content_coding
+from proxy.models import is_joined
+from proxy.relay import Begun
+from proxy.server import DataPort, where
+from proxy.upstream import ClientLeft, before_head
+from proxy.wire import Served, is_spoken
+
+# Above this a body is read in parts, by a task.
+MAX_BODY_BYTES = 256 * 1024
+
+log = structlog.get_logger("mendproxy")
+
+
+class Lane:
+    """Takes requests for a data port."""
+
+    def __init__(self, port: DataPort, upstream: DirectUpstream) -> None:
+        """Take them for `port`, which asks through `upstream`."""
+        self.port = port
+        self.upstream = upstream
+
+    def __call__(self, connection: Served, message: RawRequestMessage, body: StreamReader) -> InLane | None:
+        """Answer a request that has come whole, or return None: it takes a task."""
+        if not is_spoken(message) or message.upgrade or "Expect" in message.headers or "Upgrade" in message.headers:
+            return None
+        if body.total_bytes > MAX_BODY_BYTES:
+            return None
+        one = InLane(self, connection, message, body)
+        one.begin()
+        return one
+
+
+class InLane:
+    """One request in the lane."""
+
+    __slots__ = ("_answering", "_body", "_connection", "_forward", "_lane", "_message", "_timer", "_work", "client")
+
+    def __init__(self, lane: Lane, connection: Served, message: RawRequestMessage, body: StreamReader) -> None:
+        self._lane = lane
+        self._connection = connection
+        self._message = message
+        self._body = body
+        self.client = DirectClient(connection, message, lane.port.metrics.streams_open)
+        self._work = lane.port.open(message, self.client, connection.peer, connection.scheme)
+        self._answering: Answering | None = None
+        self._forward: Forward | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Send the request on, or hand it over."""
+        try:
+            if not self._ask():
+                self._hand_over()
+        except ProxyError as error:
+            self._hand_over(error)
+        except Exception as bug:  # noqa: BLE001 the outermost edge: a bug costs one request, and its text may be a prompt
+            self._hand_over_bug(bug)
+
+    def _hand_over_bug(self, bug: Exception) -> None:
+        log.critical("request.bug", id=self._work.exchange.request_id, error=type(bug).__name__, where=where(bug))
+        self._hand_over(ProxyFault("The proxy failed to serve this request.", code="internal_error"))
+
+    def _ask(self) -> bool:
+        """Return whether the request was sent on. Raises: ProxyError."""
+        port, exchange = self._lane.port, self._work.exchange
+        port.admit(self._message, exchange)
+        said = exchange.request
+        if is_joined(exchange) or content_coding(said.headers) != "identity":
+            return False
+        if self._body.total_bytes > exchange.policy.limits.body_bytes:
+            raise too_large(exchange.policy.limits.body_bytes)
+        if self._message.chunked or self._body.total_bytes:
+            if not port.reads_body(said):
+                return False
+            raw = self._body.read_nowait()
+            exchange.body = raw
+            exchange.request = said = Request(said.method, said.path, said.query, said.headers, raw)
+        plan = self._work.plan = engine.plan(said, exchange.policy, learned=port.lessons.rules)
+        exchange.record.plan = plan
+        if plan.refusal is not None or plan.restore is not None or plan.backend.max_concurrency:
+            return False
+        backend = plan.backend
+        answering = self._lane.upstream.ask_idle(exchange.address(backend), exchange.call(plan, 0))
+        if answering is None:
+            return False
+        self._answering = answering
+        answering.sent_at_s = time.monotonic()
+        answering.follower = self._news
+        self._timer = asyncio.get_running_loop().call_later(backend.timeouts.first_content_s, self._late)
+        return True
+
+    def _news(self) -> None:
+        """Look at what came of the request: its answer's head, or that there will be none."""
+        try:
+            self._look()
+        except Exception as bug:  # noqa: BLE001 as in begin
+            self._drop()
+            self._hand_over_bug(bug)
+
+    def _look(self) -> None:
+        answering, plan = self._answering, self._work.plan
+        if answering is None or plan is None:
+            return
+        if answering.message is None:
+            if answering.error is not None:
+                self._fail(answering.error)
+            return
+        self._stop_timer()
+        answering.follower = None
+        reply = DirectReply(answering, answering.sent_at_s)
+        self._lane.upstream.note(plan.backend.name, reply.status)
+        if reply.status >= HTTPStatus.BAD_REQUEST and plan.may_react:
+            self._answering = None
+            self._hand_over(begun=Begun(reply=reply))
+            return
+        record = self._work.exchange.record
+        record.rounds, record.branches = record.rounds + 1, record.branches + 1
+        self._forward = Forward(self._work.exchange, plan, reply, self.client, self._done)
+        self._forward.start()
+
+    def _late(self) -> None:
+        self._timer = None
+        self._fail(TimeoutError())
+
+    def _fail(self, error: BaseException) -> None:
+        """Let a task tell, or try again, what has got no answer."""
+        self._drop()
+        if is_stale(error):
+            self._hand_over(begun=Begun(is_stale=True))
+            return
+        fault = before_head(error)
+        if self._work.plan is not None:
+            self._lane.upstream.note(self._work.plan.backend.name, fault)
+        self._hand_over(begun=Begun(failure=fault))
+
+    def _done(self, error: BaseException | None) -> None:
+        record = self._work.exchange.record
+        if isinstance(error, Refused | BackendFault):
+            record.rounds, record.branches = record.rounds - 1, record.branches - 1
+            self._answering = None
+            self._hand_over(begun=Begun(failure=error))
+            return
+        record.has_left = isinstance(error, ClientLeft)
+        if error is None:
+            self._lane.port.learn(self._work.exchange)
+        self._lane.port.close(self._work)
+        self._connection.finish(is_closing=self.client.is_closing or error is not None)
+
+    def client_left(self) -> None:
+        """Stop: the client has closed its connection."""
+        self._drop()
+        self._work.exchange.record.has_left = not self.client.is_done
+        self._lane.port.close(self._work)
+
+    def _drop(self) -> None:
+        self._stop_timer()
+        if self._forward is not None:
+            self._forward.stop()
+        if self._answering is not None:
+            self._answering.end()
+            self._answering = None
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _hand_over(self, error: Exception | None = None, begun: Begun | None = None) -> None:
+        self._stop_timer()
+        self._work.error = error
+        if begun is not None:
+            self._work.begun = begun
+        self._connection.hand_over(self._message, self._body, self._work, self._abandon)
+
+    def _abandon(self) -> None:
+        """Take note that the client left before a task could go on."""
+        if self._work.begun.reply is not None:
+            self._work.begun.reply.close()
+        self.client_left()
