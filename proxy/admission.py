@@ -10,6 +10,7 @@ Source: RFC 9112 §3.2 (targets, Host), §6.1 (Transfer-Encoding), RFC 9110 §9.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -51,9 +52,14 @@ def admit(method: str, raw_target: str, headers: Headers, *, is_http_1_1: bool) 
     _check_expectation(headers)
     target = read_target(raw_target)
     for authority in (target.authority, get(headers, "host")):
-        if authority is not None and not _AUTHORITY.fullmatch(authority):
+        if authority is not None and not _is_authority(authority):
             raise ClientFault("The request's Host is no host with an optional port.", code="invalid_host")
     return target
+
+
+@functools.lru_cache(maxsize=256)
+def _is_authority(text: str) -> bool:
+    return _AUTHORITY.fullmatch(text) is not None
 
 
 def ends_connection(method: str, headers: Headers) -> bool:
@@ -75,6 +81,7 @@ def with_authority(headers: Headers, authority: str | None) -> Headers:
     return [("Host", authority), *((name, value) for name, value in headers if name.lower() != "host")]
 
 
+@functools.lru_cache(maxsize=1024)
 def read_target(raw: str) -> Target:
     """Return a request's target.
 
@@ -120,6 +127,8 @@ def _check_framing(headers: Headers, *, is_http_1_1: bool) -> None:
 
 
 def _check_expectation(headers: Headers) -> None:
+    if get(headers, "expect") is None:
+        return
     expected = [value.lower() for name, value in headers if name.lower() == "expect"]
     if any(value != "100-continue" for value in expected):
         raise ClientFault("The request expects something else than 100-continue.", status=417, code="unmet_expectation")

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import ipaddress
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 import aiohttp
-from aiohappyeyeballs import start_connection
+from aiohappyeyeballs import AddrInfoType, start_connection
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import HttpProcessingError, RawResponseMessage
 from aiohttp.streams import StreamReader
 
 from proxy.errors import BackendFault, ProxyError
-from proxy.headers import encode_head, get, of_wire
+from proxy.headers import HeaderList, encode_head, get
 from proxy.policy import Backend
 from proxy.upstream import (
     PART_BYTES,
@@ -42,6 +43,8 @@ from proxy.wire import Connection, take_body
 
 # How long one address of a name is waited for before the next one is tried beside it (RFC 8305 §5).
 EYEBALLS_S = 0.25
+# How long it is believed where a name leads.
+NAME_S = 10.0
 # A request of these has a body, if an empty one (RFC 9110 §8.6).
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
@@ -91,6 +94,7 @@ class Pool:
         self._idle: dict[tuple[bool, str, int], list[Connection]] = {}
         self._busy: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
+        self._found: dict[Origin, tuple[Sequence[AddrInfoType], float]] = {}
         self._tls = tls
         self.is_closed = False
 
@@ -112,17 +116,34 @@ class Pool:
         tls = self._context() if origin.is_tls else None
         try:
             async with asyncio.timeout(connect_s):
-                found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
-                reached = await start_connection(found, happy_eyeballs_delay=EYEBALLS_S, interleave=1)
+                reached = await start_connection(
+                    await self._addresses(origin), happy_eyeballs_delay=EYEBALLS_S, interleave=1
+                )
                 _, connection = await loop.create_connection(
                     lambda: Connection(loop), sock=reached, ssl=tls, server_hostname=origin.host if tls else None
                 )
         except TimeoutError as error:
+            self._found.pop(origin, None)
             raise fault(504, "connection_timeout", "did not accept a connection in time") from error
         except OSError as error:
+            # A backend that can't be reached may have moved.
+            self._found.pop(origin, None)
             raise _unconnected(error) from error
         self._busy.add(connection)
         return connection
+
+    async def _addresses(self, origin: Origin) -> Sequence[AddrInfoType]:
+        """Return where an origin's name leads. Raises: OSError."""
+        if _is_address(origin.host):
+            family = socket.AF_INET6 if ":" in origin.host else socket.AF_INET
+            place = (origin.host, origin.port, 0, 0) if ":" in origin.host else (origin.host, origin.port)
+            return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", place)]
+        known = self._found.get(origin)
+        if known is None or time.monotonic() - known[1] > NAME_S:
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+            known = self._found[origin] = (found, time.monotonic())
+        return known[0]
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:
@@ -175,6 +196,14 @@ class Pool:
         self._busy.clear()
 
 
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def _unconnected(error: OSError) -> BackendFault:
     """Return the fault of a connection that could not be made. Source: RFC 9209 §2.3."""
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -200,6 +229,7 @@ class Answering:
         self.origin = origin
         self.connection: Connection | None = connection
         self.message: RawResponseMessage | None = None
+        self.said = HeaderList(())
         self.body: StreamReader | None = None
         self.failure: BaseException | None = None  # of the request's own body
         self.follower: Callable[[], None] | None = None
@@ -215,9 +245,9 @@ class Answering:
             if isinstance(call.body, bytes) and len(call.body) > PART_BYTES:
                 _Pump(self.connection, call.body)()
 
-    def head_came(self, message: RawResponseMessage, body: StreamReader) -> None:
+    def head_came(self, message: RawResponseMessage, said: HeaderList, body: StreamReader) -> None:
         """Take the head of the answer."""
-        self.message, self.body = message, body
+        self.message, self.said, self.body = message, said, body
 
     def more_came(self) -> None:
         """Tell who waits."""
@@ -305,7 +335,7 @@ class DirectReply(Reply):
         self.sent_at_s = sent_at_s
         self.status = answering.message.code
         self.reason = answering.message.reason
-        self.headers = of_wire(answering.message.raw_headers)
+        self.headers = answering.said
         self.has_length = get(self.headers, "content-length") is not None
 
     @property
@@ -392,7 +422,7 @@ class DirectUpstream(Upstream):
         return answering
 
     async def _head(self, stack: AsyncExitStack, backend: Backend, origin: Origin, call: Call) -> Answering:
-        idle = None if call.is_again else self.pool.take(origin)
+        idle = None if call.is_fresh else self.pool.take(origin)
         connection = idle
         if connection is None:
             connection = await self.pool.connect(origin, backend.timeouts.connect_s)

@@ -62,13 +62,11 @@ class DirectClient:
 
     def start(self, status: int, reason: str | None, headers: Headers) -> None:
         """Write the status line and headers, with the first bytes of the body or at the end."""
-        message, names = self._message, {name.lower() for name, _ in headers}
+        message, told = self._message, {name.lower(): value for name, value in headers}
         is_1_1 = message.version >= HttpVersion11
-        is_stream = any(
-            name.lower() == "content-type" and value.lower().startswith("text/event-stream") for name, value in headers
-        )
+        is_stream = told.get("content-type", "").lower().startswith("text/event-stream")
         said = list(headers)
-        self._has_length = "content-length" in names
+        self._has_length = "content-length" in told
         self._is_bare = message.method == "HEAD" or status in _NO_CONTENT
         if status == HTTPStatus.NO_CONTENT and self._has_length:
             said = [(name, value) for name, value in said if name.lower() != "content-length"]
@@ -77,7 +75,7 @@ class DirectClient:
             self._is_chunked = is_1_1
             self.is_closing = self.is_closing or not is_1_1
             said += [("Transfer-Encoding", "chunked")] if is_1_1 else []
-        if "date" not in names:
+        if "date" not in told:
             said.append(("Date", _date(int(time.time()))))
         self.is_closing = self.is_closing or message.should_close
         if not is_switch:

@@ -113,9 +113,11 @@ class Exchange:
 
         A redirect to the backend's own address would lead around the proxy, so it is told relative to ours.
         """
-        passed = headers.without(headers.strip_hop_by_hop(reply_headers), "x-request-id")
-        origin = self.address(plan.backend).rstrip("/")
-        return [*(headers.relative_to(origin, name, value) for name, value in passed), *self.told(plan)]
+        passed = headers.strip_hop_by_hop(reply_headers, "x-request-id")
+        if headers.get(passed, "location") is not None:
+            origin = self.address(plan.backend).rstrip("/")
+            passed = [headers.relative_to(origin, name, value) for name, value in passed]
+        return passed + self.told(plan)
 
 
 def _branch_id(request_id: str, branch: int) -> str:

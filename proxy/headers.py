@@ -7,6 +7,7 @@ Source: RFC 9110 §7.6 (Connection, Via), RFC 9209 (Proxy-Status), RFC 9651 (str
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -31,6 +32,9 @@ _HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
+# What a request says to its backend is told anew.
+_OURS = frozenset({"host", "expect", "x-request-id", "via"})
+_OURS_WITH_PEER = _OURS | {"x-forwarded-for"}
 # An edited message is another representation: what described the old bytes would lie about the new ones.
 _OF_THE_BYTES = frozenset(
     {"content-length", "content-encoding", "content-digest", "repr-digest", "digest", "content-md5", "etag"}
@@ -38,15 +42,38 @@ _OF_THE_BYTES = frozenset(
 # 20 digits hold any length that 64 bits do; Python refuses to read one of more than 4300.
 _MAX_LENGTH_DIGITS = 20
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOKENS = re.compile(f"{_TOKEN.pattern}(?:,{_TOKEN.pattern})*")
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 _RAW = re.compile("[\udc80-\udcff]")
 _SANE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _PREFERENCE = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^,"]|")+')
 
 
-def of_wire(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+class HeaderList(list[tuple[str, str]]):
+    """Headers that are asked for often: `lowers` are their names in lower case, `first` the first value of each."""
+
+    __slots__ = ("first", "lowers")
+
+    def __init__(self, headers: Headers) -> None:
+        """Hold these; they are not changed any more."""
+        super().__init__(headers)
+        self.lowers = [_lower(name) for name, _ in headers]
+        self.first = {lower: value for lower, (_, value) in zip(reversed(self.lowers), reversed(self), strict=True)}
+
+
+@functools.lru_cache(maxsize=1024)
+def _lower(name: str) -> str:
+    return name.lower()
+
+
+@functools.lru_cache(maxsize=1024)
+def _spelt(name: bytes) -> str:
+    return name.decode("ascii", "surrogateescape")
+
+
+def of_wire(raw: Iterable[tuple[bytes, bytes]]) -> HeaderList:
     """Return headers as text, names spelt as they came. Bytes that are no UTF-8 survive as surrogates."""
-    return [(name.decode("ascii", "surrogateescape"), value.decode("utf-8", "surrogateescape")) for name, value in raw]
+    return HeaderList([(_spelt(name), value.decode("utf-8", "surrogateescape")) for name, value in raw])
 
 
 def has_raw_bytes(headers: Iterable[tuple[str, str]]) -> bool:
@@ -67,7 +94,7 @@ def encode_head(first_line: str, headers: Iterable[tuple[str, str]]) -> bytes:
 
 def head_bytes(headers: Headers) -> int:
     """Return how large a head is, about: the bytes of its names and values."""
-    return sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
+    return len("".join(map("".join, headers))) + len(": \r\n") * len(headers)
 
 
 def fault_in(headers: Headers) -> str | None:
@@ -75,6 +102,26 @@ def fault_in(headers: Headers) -> str | None:
 
     Source: RFC 9110 §5.5, §8.6, RFC 9112 §5.1.
     """
+    return None if isinstance(headers, HeaderList) and _is_plain(headers) else _first_fault_in(headers)
+
+
+def _is_plain(headers: HeaderList) -> bool:
+    """Return whether no header can be at fault, told of all at once: most are of names that everybody knows."""
+    names = ",".join(headers.lowers)
+    values = "".join([value for _, value in headers])
+    length = headers.first.get("content-length", "0")
+    return (
+        len(headers.first) == len(headers)
+        and _TOKENS.fullmatch(names) is not None
+        and "_" not in names
+        and values.isascii()
+        and (values.isprintable() or not values)
+        and length.isdigit()
+        and len(length) <= _MAX_LENGTH_DIGITS
+    )
+
+
+def _first_fault_in(headers: Headers) -> str | None:
     for name, value in headers:
         if not _TOKEN.fullmatch(name):
             return "a header whose name is no token"
@@ -91,29 +138,49 @@ def fault_in(headers: Headers) -> str | None:
 
 def get(headers: Headers, name: str) -> str | None:
     """Return the value of the first header of that name (lower case), or None."""
+    if isinstance(headers, HeaderList):
+        return headers.first.get(name)
     return next((value for key, value in headers if key.lower() == name), None)
 
 
 def content_coding(headers: Headers) -> str:
     """Return the content codings in lower case, of all lines that name some, or `identity`. Source: RFC 9110 §5.3."""
+    if isinstance(headers, HeaderList) and "content-encoding" not in headers.first:
+        return "identity"
     told = (value.strip().lower() for key, value in headers if key.lower() == "content-encoding")
     return ", ".join(filter(None, told)) or "identity"
 
 
 def without(headers: Headers, *names: str) -> list[tuple[str, str]]:
     """Return the headers without those of the given names (lower case)."""
-    return [(name, value) for name, value in headers if name.lower() not in names]
+    return _left(headers, frozenset(names))
 
 
-def strip_hop_by_hop(headers: Headers) -> list[tuple[str, str]]:
-    """Return the headers that may pass a proxy: without the hop-by-hop ones and those that Connection names.
+def _left(headers: Headers, dropped: frozenset[str]) -> list[tuple[str, str]]:
+    if isinstance(headers, HeaderList):
+        return [header for header, lower in zip(headers, headers.lowers, strict=True) if lower not in dropped]
+    return [header for header in headers if _lower(header[0]) not in dropped]
+
+
+def strip_hop_by_hop(headers: Headers, *also: str) -> list[tuple[str, str]]:
+    """Return the headers that may pass a proxy: without the hop-by-hop ones, those that Connection names, and `also`.
 
     Source: RFC 9110 §7.6.1.
     """
-    named = {
-        token.strip().lower() for name, value in headers if name.lower() == "connection" for token in value.split(",")
-    }
-    return without(headers, *_HOP_BY_HOP, *named)
+    return _left(headers, _hop_by_hop(headers, frozenset(also)))
+
+
+def _hop_by_hop(headers: Headers, also: frozenset[str] = frozenset()) -> frozenset[str]:
+    if get(headers, "connection") is None:
+        return _HOP_BY_HOP | also
+    lines = tuple(value for name, value in headers if _lower(name) == "connection")
+    return _named_by(lines) | also
+
+
+@functools.lru_cache(maxsize=256)
+def _named_by(connection: tuple[str, ...]) -> frozenset[str]:
+    """Return the hop-by-hop names and those that the lines of a Connection header name, in lower case."""
+    return _HOP_BY_HOP | {token.strip().lower() for line in connection for token in line.split(",")}
 
 
 def relative_to(origin: str, name: str, value: str) -> tuple[str, str]:
@@ -137,22 +204,23 @@ def toward_backend(
     Host is the backend's own, so it is left out here; the client's is told in X-Forwarded-Host. Expect was between
     the client and us.
     """
-    host = get(headers, "host")
-    passed = without(strip_hop_by_hop(headers), "host", "expect", "x-request-id", "via")
+    passed = _left(headers, _hop_by_hop(headers, _OURS_WITH_PEER if peer else _OURS))
     passed.append(("Via", _appended(headers, "via", f"{version} {PSEUDONYM}")))
     if peer:
-        passed = without(passed, "x-forwarded-for")
         passed.append(("X-Forwarded-For", _appended(headers, "x-forwarded-for", peer)))
-    if get(passed, "x-forwarded-proto") is None:
+    host, names = get(headers, "host"), {_lower(name) for name, _ in passed}
+    if "x-forwarded-proto" not in names:
         passed.append(("X-Forwarded-Proto", scheme))
-    if host and get(passed, "x-forwarded-host") is None:
+    if host and "x-forwarded-host" not in names:
         passed.append(("X-Forwarded-Host", host))
     passed.append(("X-Request-Id", request_id))
     return passed
 
 
 def _appended(headers: Headers, name: str, last: str) -> str:
-    return ", ".join([*(value for key, value in headers if key.lower() == name), last])
+    if get(headers, name) is None:
+        return last
+    return ", ".join([*(value for key, value in headers if _lower(key) == name), last])
 
 
 def sane_request_id(headers: Headers) -> str | None:
@@ -163,6 +231,8 @@ def sane_request_id(headers: Headers) -> str | None:
 
 def is_strict(headers: Headers) -> bool:
     """Return whether the client prefers an error to a lossy repair: `Prefer: handling=strict` (RFC 7240 §4.4)."""
+    if get(headers, "prefer") is None:
+        return False
     preferences = (
         part.split(";")[0].replace(" ", "").replace("\t", "").replace('"', "").lower()
         for name, value in headers

@@ -109,6 +109,7 @@ class InLane:
         backend = plan.backend
         answering = self._lane.upstream.ask_idle(exchange.address(backend), exchange.call(plan, 0))
         if answering is None:
+            self._work.begun = Begun(takes_fresh=True)
             return False
         self._answering = answering
         answering.sent_at_s = time.monotonic()
@@ -153,7 +154,7 @@ class InLane:
         """Let a task tell, or try again, what has got no answer."""
         self._drop()
         if is_stale(error):
-            self._hand_over(begun=Begun(is_stale=True))
+            self._hand_over(begun=Begun(takes_fresh=True))
             return
         fault = before_head(error)
         if self._work.plan is not None:

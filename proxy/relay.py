@@ -28,12 +28,12 @@ MAX_RETRIES = 3
 class Begun:
     """What has become of the first round already: its answer's head is there, or it has failed, or it was in vain.
 
-    `is_stale`: its connection was an old one, and had been closed when the request came; it is sent on a fresh one.
+    `takes_fresh`: it has to be sent on a new connection: there was no idle one, or that had been closed.
     """
 
     reply: Reply | None = None
     failure: Refused | BackendFault | None = None
-    is_stale: bool = False
+    takes_fresh: bool = False
 
 
 NOT_BEGUN = Begun()
@@ -100,7 +100,7 @@ def _answer(exchange: Exchange, plan: Plan, begun: Begun) -> AbstractAsyncContex
     if begun.reply is not None:
         return closing(begun.reply)
     call = exchange.call(plan, 0)
-    call = replace(call, is_again=True) if begun.is_stale else call
+    call = replace(call, is_fresh=True) if begun.takes_fresh else call
     return exchange.upstream.send(plan.backend, exchange.address(plan.backend), call)
 
 

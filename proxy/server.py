@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import os
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -116,6 +116,8 @@ class DataPort:
             raise
         finally:
             self.close(work)
+            if isinstance(request.protocol, Served):
+                request.protocol.is_answered = request.content.is_eof()
         response = work.client.response
         return response if response is not None else web.Response(status=LEFT)  # type: ignore[return-value] # see wire.Sent
 
@@ -124,6 +126,7 @@ class DataPort:
         if not isinstance(connection, Served) or not isinstance(self.upstream, DirectUpstream):
             client: HttpClient | DirectClient = HttpClient(request, self.metrics.streams_open)
             return self.open(message, client, request.remote, request.scheme)
+        connection.is_answered = False
         work = connection.handed_over()
         if isinstance(work, Work):
             return work
@@ -145,7 +148,7 @@ class DataPort:
             upstream=self.upstream,
             address=self._address,
             client=client,
-            request_id=headers.sane_request_id(said) or str(uuid.uuid4()),
+            request_id=headers.sane_request_id(said) or _new_id(),
             peer=peer,
             scheme=scheme,
             version=f"{message.version.major}.{message.version.minor}",
@@ -253,6 +256,13 @@ class DataPort:
         """Return whether a request's body has to be read, since a rule may look into it."""
         content_type = (headers.get(said.headers, "content-type") or "").lower()
         return not content_type.startswith("multipart/") and self._is_inspected(said.path)
+
+
+def _new_id() -> str:
+    """Return a random UUID. Source: RFC 9562 §5.4."""
+    digits = os.urandom(16).hex()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 def _has_key(said_headers: Headers, keys: frozenset[str]) -> bool:

@@ -61,14 +61,14 @@ class Streamed:
 class Call:
     """One upstream request. `target` is the path and query as they go on the wire; a body is bytes or streamed.
 
-    `is_again`: it was sent once, on a connection that was old; now it has to be a fresh one.
+    `is_fresh`: it takes a new connection, since no idle one is there, or the one that it was sent on was an old one.
     """
 
     method: str
     target: str
     headers: Headers
     body: bytes | Streamed | None
-    is_again: bool = False
+    is_fresh: bool = False
 
 
 class Reply:

@@ -39,10 +39,12 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 from proxy import headers
 from proxy.chunks import encode_json
 from proxy.errors import ClientFault, ProxyError, ProxyFault
-from proxy.headers import encode_head, fault_in, get, has_control, has_raw_bytes, head_bytes, of_wire
+from proxy.headers import HeaderList, encode_head, fault_in, get, has_control, has_raw_bytes, head_bytes, of_wire
 
 MAX_HEAD_BYTES = 1024 * 1024
 MAX_LINE_BYTES = 128 * 1024
+# How many passes of the event loop aiohttp's task takes at the most from an answer to its next request.
+_ROUNDS = 8
 # What is held of an answer's body while nobody takes it, before its backend has to wait.
 READ_BYTES = 64 * 1024
 
@@ -73,8 +75,8 @@ class UnclearBody(aiohttp.ClientError):
 class Asker(Protocol):
     """Who asked a backend something, and is told of the answer where its bytes come in."""
 
-    def head_came(self, message: RawResponseMessage, body: StreamReader) -> None:
-        """Take the head of the answer, and what its body is read from."""
+    def head_came(self, message: RawResponseMessage, said: HeaderList, body: StreamReader) -> None:
+        """Take the head of the answer, its headers as text, and what its body is read from."""
 
     def more_came(self) -> None:
         """Look at the body: there may be more of it, or its end, or an exception; or the connection is gone."""
@@ -125,7 +127,8 @@ class Connection(ResponseHandler):
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
         """Take the head of an answer, or of an interim one, and what its body is read from."""
         message, body = data
-        fault = _fault_in(message, may_switch=self.may_switch)
+        said = of_wire(message.raw_headers)
+        fault = _fault_in(message, said, may_switch=self.may_switch)
         if fault is not None:
             if self.transport is not None:
                 self.transport.close()
@@ -140,7 +143,7 @@ class Connection(ResponseHandler):
             self._has_answered = True
             self._body = body
             if self._asker is not None:
-                self._asker.head_came(message, body)
+                self._asker.head_came(message, said, body)
 
     def data_received(self, data: bytes) -> None:
         """Take what the backend sent."""
@@ -163,6 +166,11 @@ class Connection(ResponseHandler):
         if self._asker is not None:
             self._asker.more_came()
 
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Read on, where reading was paused: aiohttp would have the parser look at nothing."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
     def resume_writing(self) -> None:
         """Take note that what was written has gone out."""
         super().resume_writing()
@@ -184,7 +192,7 @@ class Connection(ResponseHandler):
         return self.has_raw_head or super().writing_paused
 
 
-def _fault_in(message: RawResponseMessage, *, may_switch: bool) -> str | None:
+def _fault_in(message: RawResponseMessage, said: HeaderList, *, may_switch: bool) -> str | None:
     """Return what of an answer's head could be read in two ways, in words; None where nothing can."""
     is_switch = message.code == HTTPStatus.SWITCHING_PROTOCOLS
     if message.code < HTTPStatus.CONTINUE or (is_switch and not may_switch):
@@ -193,7 +201,6 @@ def _fault_in(message: RawResponseMessage, *, may_switch: bool) -> str | None:
         return None  # interim answers are not passed on
     if has_control(message.reason):
         return "a control character in its status line"
-    said = of_wire(message.raw_headers)
     if head_bytes(said) > MAX_HEAD_BYTES:
         return f"headers of more than {MAX_HEAD_BYTES} bytes"
     coding = get(said, "transfer-encoding") or "chunked"
@@ -292,17 +299,57 @@ class Served(RequestHandler):
         self._taken: Taken | None = None
         self._parked: asyncio.Future[None] | None = None
         self._handed_over: tuple[Any, Callable[[], None]] | None = None
+        # Whether nothing is left to do of the last request, so that aiohttp's task will soon wait for the next one.
+        self.is_answered = True
+        self._early = b""
         self.resume: Callable[[], None] | None = None  # told when what was written has gone out
 
     def data_received(self, data: bytes) -> None:
         """Take what the client sent."""
-        if self._lane is None or not self._is_idle():
+        if self._lane is None:
             super().data_received(data)
-            return
+        elif not self._early and self._is_idle():
+            self._take_data(data)
+        elif self._early or self._will_be_idle(data):
+            self._keep_for_later(data)
+        else:
+            super().data_received(data)
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Read on, where reading was paused: aiohttp would have the parser look at nothing."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
+    def _take_data(self, data: bytes) -> None:
         messages, upgraded, tail = self._parsed(data)
         if len(messages) == 1 and not upgraded and self._take(*messages[0]):
             return
         self._queue(messages, upgraded=upgraded, tail=tail)
+
+    def _will_be_idle(self, data: bytes) -> bool:
+        """Return whether the task has but to come round, as after a start, and when an answer has just gone out.
+
+        Who answers fast would else never find the lane free again.
+        """
+        return bool(data) and self.is_answered and self._waiter is None and self._taken is None and not self._messages
+
+    def _keep_for_later(self, data: bytes) -> None:
+        if not self._early:
+            self._loop.call_soon(self._come_round, _ROUNDS)
+        self._early += data
+
+    def _come_round(self, rounds: int) -> None:
+        """Take what came early once the task waits; after some rounds without that, let it do as it does."""
+        if self.transport is None:
+            self._early = b""
+        elif rounds and not self._is_idle() and self._will_be_idle(self._early):
+            self._loop.call_soon(self._come_round, rounds - 1)
+        else:
+            data, self._early = self._early, b""
+            if self._is_idle():
+                self._take_data(data)
+            else:
+                super().data_received(data)
 
     def _is_idle(self) -> bool:
         """Return whether aiohttp's task waits for a request, and nothing else is going on."""
@@ -328,9 +375,10 @@ class Served(RequestHandler):
             return False
         # A message may end while it is being taken, so all that its end undoes is done before.
         self._parked, self._waiter = self._waiter, None
+        self.is_answered = False
         taken = self._lane(self, message, body)
         if taken is None:
-            self._waiter, self._parked = self._parked, None
+            self._unpark()
             return False
         if self._parked is not None:
             self._taken = taken
@@ -362,6 +410,7 @@ class Served(RequestHandler):
     def finish(self, *, is_closing: bool) -> None:
         """Take note that the request in the lane is answered."""
         self._unpark()
+        self.is_answered = True
         self._request_count += 1
         if self._manager is not None:
             self._manager.requests_count += 1
