@@ -1,6 +1,7 @@
-"""How much of the answers to one request may be held at once: the policy's `limits.response`, for all its branches.
+"""How much may be held at once: for one request's answers (`limits.response`), and for all (`limits.total`).
 
 whole JSON answers, chunks that are collected or wait for proof of life → bytes taken from one allowance → a fault
+bodies, and all that an allowance gives → bytes taken from the request's share of the reserve, until its end → 503
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from proxy.chunks import IDENTITY, encode_json, indexed_choices, is_blank
-from proxy.errors import BackendFault
+from proxy.errors import BackendFault, ProxyFault
 
 # What a merger keeps of a choice, whatever the choice holds.
 CHOICE_BYTES = 512
@@ -17,11 +18,48 @@ CHOICE_BYTES = 512
 _REPLACED = frozenset({*IDENTITY, "usage", "choices"})
 
 
-class Allowance:
-    """The bytes that the branches of one request may hold, together."""
+class Reserve:
+    """The bytes that all requests may hold, together."""
 
     def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+
+
+class Share:
+    """What one request holds of the reserve."""
+
+    __slots__ = ("_held_bytes", "_reserve")
+
+    def __init__(self, reserve: Reserve) -> None:
+        self._reserve = reserve
+        self._held_bytes = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Note that bytes are held, until `give_back`. Raises: ProxyFault 503 where there are no more to be had."""
+        reserve = self._reserve
+        if reserve.held_bytes + size_bytes > reserve.limit_bytes:
+            raise ProxyFault(
+                f"The proxy's memory is taken: limits.total is {reserve.limit_bytes} bytes. Try again later.",
+                status=503,
+                code="overloaded",
+                token="proxy_internal_response",
+            )
+        reserve.held_bytes += size_bytes
+        self._held_bytes += size_bytes
+
+    def give_back(self) -> None:
+        """Note that nothing is held any more."""
+        self._reserve.held_bytes -= self._held_bytes
+        self._held_bytes = 0
+
+
+class Allowance:
+    """The bytes that the branches of one request may hold, together; `share` is the request's."""
+
+    def __init__(self, limit_bytes: int, share: Share | None = None) -> None:
         self._limit_bytes = self._left_bytes = limit_bytes
+        self._share = share
 
     def take(self, size_bytes: int) -> None:
         """Note that bytes are held. Raises: BackendFault `response_too_large` where these are too many."""
@@ -32,6 +70,8 @@ class Allowance:
                 code="response_too_large",
                 token="http_response_body_size",
             )
+        if self._share is not None:
+            self._share.take(size_bytes)
 
 
 class Kept:

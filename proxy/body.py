@@ -10,7 +10,7 @@ Source: RFC 8259; what msgspec refuses (NaN, lone surrogates, nesting beyond the
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, ItemsView, Iterator, Mapping, Set
 from typing import Any, Final, Literal
 
 import msgspec
@@ -21,6 +21,7 @@ from proxy.fields import Place
 _TOP = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _STRING = re.compile(rb'\s*("(?:[^"\\]|\\.)*")\s*:\s*', re.DOTALL)
 _NEXT = re.compile(rb"\s*([,}])")
+_SHORT_BYTES: Final = 64 * 1024
 
 Kind = Literal["string", "number", "boolean", "array", "object", "null"]
 
@@ -97,6 +98,10 @@ class Body(Mapping[str, Any]):
         """Return whether the body has every one of the fields."""
         return names <= self._fields.keys()
 
+    def raw_items(self) -> ItemsView[str, Any]:
+        """Return the fields as they stand: `msgspec.Raw` where nobody edited them."""
+        return self._fields.items()
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._fields)
 
@@ -145,6 +150,19 @@ class Body(Mapping[str, Any]):
         except RecursionError as error:
             raise UnreadableBody("an edited field is nested too deeply") from error
 
+    def _is_plain(self) -> bool:
+        """Return whether the source is what a common writer makes of its fields, so that none can be there twice.
+
+        That is told from its length where there are no blanks, and for short bodies with Python's blanks by writing it.
+        """
+        names, values = list(self._parsed), list(self._parsed.values())
+        blanks = len(self.source) - len(msgspec.json.encode(names)) - len(names)
+        blanks -= sum([memoryview(raw).nbytes for raw in values])
+        if not blanks or len(self.source) > _SHORT_BYTES:
+            return not blanks
+        pairs = [b"%b: %b" % (msgspec.json.encode(name), raw) for name, raw in zip(names, values, strict=True)]
+        return self.source == b"{%b}" % b", ".join(pairs)
+
     def repeated_name(self) -> str | None:
         """Return a top-level name that stands twice in the source, or None.
 
@@ -152,7 +170,7 @@ class Body(Mapping[str, Any]):
         values of their last: a name that is not the next one was met before, and a value that is not its name's is not
         its last.
         """
-        if not self.source:
+        if not self.source or self._is_plain():
             return None
         position = self.source.find(b"{") + 1
         for name, raw in self._parsed.items():
@@ -160,8 +178,8 @@ class Body(Mapping[str, Any]):
             if key is None:
                 return name
             met: str = msgspec.json.decode(key[1])
-            value = bytes(raw)
-            after = _NEXT.match(self.source, key.end() + len(value))
+            value = memoryview(raw)
+            after = _NEXT.match(self.source, key.end() + value.nbytes)
             if met != name or after is None or not self.source.startswith(value, key.end()):
                 return met
             position = after.end()

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from proxy.body import Body
 from proxy.errors import ProxyFault
 from proxy.matching.values import is_integer
@@ -28,11 +30,11 @@ def with_branches(base: Plan, asked: int = 0) -> Plan:
         branches = _with_own_ids(branches, draft.body.get("rid"))
     bodies = tuple(branch.encode() for branch in branches)
     if not asked and not _has_to_be_restored(draft):
-        return replace(base, bodies=bodies)
+        return structs.replace(base, bodies=bodies)
     kind = base.kind
     if kind is None and (draft.answer is not None or draft.fan is not None):
         rules = ", ".join(repr(applied.rule) for applied in base.applied)
-        return replace(
+        return structs.replace(
             base,
             refusal=ProxyFault(
                 f"The policy changes the shape of an answer of {base.facts.path}, which has no chunks: "
@@ -40,7 +42,8 @@ def with_branches(base: Plan, asked: int = 0) -> Plan:
                 code="policy_error",
             ),
         )
-    return replace(base, bodies=bodies, restore=_restore(draft, kind, base.facts.model or "", len(groups), asked))
+    restoring = _restore(draft, kind, base.facts.model or "", len(groups), asked)
+    return structs.replace(base, bodies=bodies, restore=restoring)
 
 
 def with_fresh_id(body: Body) -> Body:

@@ -8,19 +8,23 @@ Pure: the same request, policy and learned rules give the same plan.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qs
 
+from msgspec import structs
+
 from proxy.body import Body, UnreadableBody
 from proxy.branches import wants_usage, with_branches, with_fresh_id
 from proxy.errors import ClientFault, ProxyError
 from proxy.headers import Headers, is_strict
-from proxy.matching import Facts, compile_globs
+from proxy.matching import Facts, Late, compile_globs
 from proxy.matching.values import is_integer
 from proxy.plans import Applied, Kind, Plan, Reaction, Request, Restore, Step, kind_of
 from proxy.policy import Backend, Policy, Rule
+from proxy.policy.index import RuleIndex, Selection
 from proxy.reactions import Knowing, knowings_of
 from proxy.refusals import Failure
 from proxy.repairs.card import Act, Draft, Rejection
@@ -112,8 +116,8 @@ def _plan(
     facts = Facts(
         method=request.method,
         path=request.path,
-        query={name: tuple(values) for name, values in parse_qs(request.query, keep_blank_values=True).items()},
-        headers=_joined(request.headers),
+        query=Late(lambda: _parameters(request.query)) if request.query else {},
+        headers=Late(lambda: _joined(request.headers)),
         model=model,
         backend=backend.name,
         body=body,
@@ -121,14 +125,40 @@ def _plan(
     draft = Draft(body if body is not None else EMPTY, path=request.path, max_branches=policy.limits.branches)
     run = _Run(facts, draft)
     more, left_out = learned(backend.name)
-    skipped = frozenset(rule.id for rule in more if rule.id in left_out and _holds(rule, run.facts))
-    for rule in (*backend.rules, *(rule for rule in more if rule.id not in skipped)):
-        if trace is not None:
-            trace.append(_passed_over(rule, run) or _fire(rule, run))
-        elif _is_due(rule, run):
+    skipped = frozenset([rule.id for rule in more if rule.id in left_out and _holds(rule, run.facts)])
+    if trace is not None:
+        trace += (_passed_over(rule, run) or _fire(rule, run) for rule in backend.rules)
+        trace += (_passed_over(rule, run) or _fire(rule, run) for rule in more if rule.id not in skipped)
+    else:
+        _run_possible(backend.index, run)
+        for rule in more:
+            if rule.id not in skipped and _is_due(rule, run):
+                _fire(rule, run)
+    return _finish(run, backend, strict=_is_strict(request.headers), skipped=skipped)
+
+
+def _run_possible(index: RuleIndex, run: _Run) -> None:
+    """Run the rules that can do something: as if all were run, which is what a trace does."""
+    selection, seen = index.selection(run.facts), dict[int, int]()
+    positions = index.possible(run.facts.body, selection, seen)
+    following = 0
+    while following < len(positions) and run.draft.rejection is None:
+        at, body = positions[following], run.facts.body
+        following += 1
+        rule = index.rules[at]
+        if rule.matcher.holds(run.facts):
             _fire(rule, run)
-    made = _finish(run, backend, strict=is_strict(request.headers), tried=frozenset())
-    return replace(made, skipped=skipped)
+        if run.facts.body is not body and at < selection.last:
+            # The edit may have made other rules possible, and ruled some out.
+            positions = index.possible(run.facts.body, selection, seen)
+            following = bisect_right(positions, at)
+
+
+def _is_strict(headers: Headers) -> bool:
+    for name, _ in headers:
+        if len(name) == len("prefer") and name.lower() == "prefer":
+            return is_strict(headers)
+    return False
 
 
 def _backend(policy: Policy, model: str | None) -> Backend:
@@ -141,6 +171,10 @@ def _backend(policy: Policy, model: str | None) -> Backend:
             code="model_not_found",
         )
     return backend
+
+
+def _parameters(query: str) -> Mapping[str, tuple[str, ...]]:
+    return {name: tuple(values) for name, values in parse_qs(query, keep_blank_values=True).items()}
 
 
 def _joined(headers: Headers) -> Mapping[str, str]:
@@ -182,7 +216,7 @@ def _take(run: _Run, draft: Draft, applied: Applied) -> None:
     if draft.rejection is not None:
         run.rejected_by = applied.rule
     if run.facts.body is not None:
-        run.facts = replace(run.facts, body=draft.body)
+        run.facts = run.facts.with_body(draft.body)
 
 
 def _apply(rule: Rule, acts: Sequence[tuple[str, Act]], run: _Run) -> tuple[Draft, Applied | None]:
@@ -216,25 +250,42 @@ def _loses(rule: Rule, losses: list[str]) -> str | None:
     return None if rule.loses == "nothing" else rule.loses
 
 
-def _finish(run: _Run, backend: Backend, *, strict: bool, tried: frozenset[str]) -> Plan:
+def _finish(
+    run: _Run,
+    backend: Backend,
+    *,
+    strict: bool,
+    tried: frozenset[str] = frozenset(),
+    reactions: tuple[Reaction, ...] = (),
+    skipped: frozenset[str] = frozenset(),
+) -> Plan:
+    refusal = _refusal(run, strict=strict) if run.applied else None
+    selection = backend.index.selection(run.facts)
     base = Plan(
         backend=backend,
         facts=run.facts,
         draft=run.draft,
         applied=tuple(run.applied),
         observed=tuple(run.observed),
+        refusal=refusal,
         tried=tried,
         is_strict=strict,
+        may_react=refusal is None and _may_react(selection, run.facts, tried),
+        reactions=reactions,
+        skipped=skipped,
     )
-    refusal = _refusal(run, strict=strict)
-    if refusal is not None:
-        return replace(base, refusal=refusal)
-    open_rules = [rule for rule in backend.rules if _is_open(rule, base) and _holds(rule, run.facts)]
-    base = replace(base, may_react=bool(open_rules))
-    asked = _asked(run) if any(rule.on_error and rule.on_error.fewer_choices for rule in open_rules) else 0
-    if run.facts.body is None or not (_is_repaired(run.draft) or asked):
+    if refusal is not None or run.facts.body is None:
         return base
-    return with_branches(base, asked)
+    counts = any(rule.id not in tried and _holds(rule, run.facts) for rule in selection.counting)
+    asked = _asked(run) if counts else 0
+    return with_branches(base, asked) if asked or _is_repaired(run.draft) else base
+
+
+def _may_react(selection: Selection, facts: Facts, tried: frozenset[str]) -> bool:
+    """Return whether a reactive rule that was not tried could still apply."""
+    if selection.surely_reacts and not tried:
+        return True
+    return any(rule.id not in tried and _holds(rule, facts) for rule in selection.reactive)
 
 
 def _is_repaired(draft: Draft) -> bool:
@@ -291,19 +342,26 @@ def replan(old: Plan, failure: Failure, policy: Policy) -> Plan | None:
         return None
     try:
         if run.draft.body is not old.draft.body:
-            run.draft = replace(run.draft, body=with_fresh_id(run.draft.body))
-        new = _finish(run, old.backend, strict=old.is_strict, tried=old.tried | fired)
+            run.draft = structs.replace(run.draft, body=with_fresh_id(run.draft.body))
+        new = _finish(
+            run,
+            old.backend,
+            strict=old.is_strict,
+            tried=old.tried | fired,
+            reactions=(*old.reactions, *reactions),
+            skipped=old.skipped,
+        )
     except UnreadableBody:
         # A field that no rule looked at is no JSON, or one that was read lower on the stack is too deep to be written.
         return None
-    return replace(new, reactions=(*old.reactions, *reactions), skipped=old.skipped)
+    return new
 
 
 def observed(old: Plan, failure: Failure) -> Plan:
     """Return the plan with what reactive rules in observe mode would have done about a failure that none repairs."""
     run = _Run(old.facts, old.draft, list(old.applied), list(old.observed))
     _react(old, failure, run)
-    return replace(old, observed=tuple(run.observed))
+    return structs.replace(old, observed=tuple(run.observed))
 
 
 def top_up(old: Plan, have: int) -> Plan | None:
@@ -322,7 +380,7 @@ def top_up(old: Plan, have: int) -> Plan | None:
     except UnreadableBody:
         return None
     spreads = (*old.restore.spreads, *(Spread(fan.n, offset) for offset in range(have, fan.n)))
-    return replace(
+    return structs.replace(
         old,
         bodies=(*old.bodies[:1], *more),
         restore=replace(old.restore, spreads=spreads, concurrency=fan.concurrency, asked=0),

@@ -82,7 +82,7 @@ def parse_path(text: str) -> Path:
     while position < len(text):
         token = _TOKEN.match(text, position)
         if token is None:
-            raise ValueError(f"{text!r} is not a field path: unexpected {text[position]!r} at character {position + 1}")
+            raise _not_a_path(text, f"unexpected {text[position]!r} at character {position + 1}")
         kind = token.lastgroup
         if kind == "dot" and not after_dot:
             after_dot = True
@@ -93,11 +93,19 @@ def parse_path(text: str) -> Path:
             steps.append(_bracket(kind, token[0]))
             after_dot = False
         else:
-            raise ValueError(f"{text!r} is not a field path: unexpected {token[0]!r} at character {position + 1}")
+            raise _not_a_path(text, f"unexpected {token[0]!r} at character {position + 1}")
         position = token.end()
     if after_dot:
-        raise ValueError(f"{text!r} is not a field path: it {'ends with a dot' if text else 'is empty'}")
+        raise _not_a_path(text, f"it {'ends with a dot' if text else 'is empty'}")
     return Path(text, tuple(steps))
+
+
+def _not_a_path(text: str, why: str) -> ValueError:
+    """Return the fault of a text; of one that a variable was expanded in (it has a `source`) no part is told."""
+    written = getattr(text, "source", None)
+    if written is not None:
+        return ValueError(f"{written!r} is not a field path once its variables have their values")
+    return ValueError(f"{text!r} is not a field path: {why}")
 
 
 def _bracket(kind: str, token: str) -> Step:

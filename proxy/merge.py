@@ -88,6 +88,8 @@ class Merger:
                 self._early.append((branch, chunk))
                 return []
             self._identity = self._identity_of(chunk)
+        if not self._early:
+            return self._feed(branch, chunk)
         early, self._early = self._early, []
         return [new for source, one in [*early, (branch, chunk)] for new in self._feed(source, one)]
 
@@ -96,9 +98,7 @@ class Merger:
         usage = chunk.get("usage")
         if usage and isinstance(usage, dict):
             self._usages[branch] = usage
-        rest = {key: value for key, value in chunk.items() if key not in _ENVELOPE}
-        if usage is None and "usage" in chunk:
-            rest["usage"] = None
+        rest = further_fields(chunk)
         introductions = list(self._introductions(branch, choices)) if self._kind == "chat" else []
         if not choices:
             return introductions + self._aside(usage, rest)
@@ -141,6 +141,10 @@ class Merger:
         self._choices += [{} for _ in spreads]
         self._usages += [None] * len(spreads)
         self._running += len(spreads)
+
+    def retell(self, rest: Mapping[str, Any]) -> None:
+        """Note that a chunk was sent which nobody fed: one like another before it, with the same further fields."""
+        self._told |= rest
 
     def _identity_of(self, chunk: Mapping[str, Any]) -> dict[str, Any]:
         told = identity_of(chunk) | {"object": OBJECTS[self._kind]}
@@ -204,6 +208,14 @@ class Merger:
             return [self._chunk([]) | rest]
         self._held |= {key: value for key, value in rest.items() if value is not None or key not in self._held}
         return []
+
+
+def further_fields(chunk: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a chunk holds beside its identity, its choices and its usage; a usage that is null counts."""
+    rest = {} if chunk.keys() <= _ENVELOPE else {key: chunk[key] for key in chunk if key not in _ENVELOPE}
+    if "usage" in chunk and chunk["usage"] is None:
+        rest["usage"] = None
+    return rest
 
 
 class _Choice:

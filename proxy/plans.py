@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
+
 from proxy.errors import ProxyError
 from proxy.headers import Headers
 from proxy.matching import Facts
@@ -68,11 +70,11 @@ class Reaction:
     fields: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What is to be done. `bodies` is empty when the client's own bytes go on; `refusal` ends it before any branch.
 
     `may_react`: a reactive rule could still apply. `skipped`: learned rules left out, to see whether they are needed.
+    A struct, as Facts is: one is made for each request.
     """
 
     backend: Backend

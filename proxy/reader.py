@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from proxy import sse
 from proxy.allowance import Allowance, Kept
 from proxy.answers import Collector, explode
@@ -33,6 +35,7 @@ from proxy.headers import get
 from proxy.policy import Limits, Timeouts
 from proxy.refusals import failure_from
 from proxy.repairs.card import Undo
+from proxy.splice import Spliced, Splicer
 from proxy.upstream import Reply, empty, silent
 
 # A backend that says neither [DONE] nor goodbye after its last finish_reason is not waited for any longer.
@@ -51,9 +54,19 @@ def are_events(first: bytes) -> bool | None:
     return start.startswith(_SSE_STARTS)
 
 
+class Heard(msgspec.Struct, frozen=True):
+    """A chunk, and the event's data that it was decoded from, if it was."""
+
+    chunk: dict[str, Any]
+    data: bytes = b""
+
+
+Pieces = list[Heard | Spliced]
+
+
 @dataclass(frozen=True, slots=True)
 class _Decoded:
-    chunks: list[dict[str, Any]]
+    pieces: Pieces
     is_last: bool = False
     fault: BackendFault | None = None
 
@@ -101,30 +114,33 @@ class Reader:
                 return await self._json(first)
             self._is_collected = True
             collector = Collector(None)
-            async for chunks in self._chunks(first):
-                for chunk in chunks:
-                    collector.feed(chunk)
+            async for pieces in self._pieces(first, None):
+                for piece in pieces:
+                    if isinstance(piece, Heard):
+                        collector.feed(piece.chunk)
             return collector.result()
         except BackendFault as fault:
             raise Refused(failure_from(fault, "error"), fault) from fault
 
-    async def chunks(self, *, include_usage: bool) -> AsyncIterator[list[dict[str, Any]]]:
+    async def pieces(self, *, include_usage: bool, splicer: Splicer | None = None) -> AsyncIterator[Pieces]:
         """Yield the branch's chunks as they come; a JSON answer's all at once.
+
+        What `splicer` knows how to write is not decoded once the answer is alive.
 
         Raises: Refused while no content has come, BackendFault afterwards.
         """
         try:
             first = await self._first()
             if self.is_event_stream(first):
-                async for chunks in self._chunks(first):
-                    yield chunks
+                async for pieces in self._pieces(first, splicer):
+                    yield pieces
             else:
                 answer = await self._json(first)
                 # What is whole can be judged before any of it goes to the client.
                 require_finished([choice for _, choice in indexed_choices(answer)])
                 chunks = explode(answer, include_usage=include_usage)
                 self.is_alive = True
-                yield chunks
+                yield [Heard(chunk) for chunk in chunks]
         except BackendFault as fault:
             if self.is_alive:
                 raise
@@ -196,40 +212,48 @@ class Reader:
             answer = undo.answer(answer)
         return answer
 
-    async def _chunks(self, first: bytes) -> AsyncIterator[list[dict[str, Any]]]:
+    async def _pieces(self, first: bytes, splicer: Splicer | None) -> AsyncIterator[Pieces]:
         parser = sse.Parser(self._limits.event_bytes)
         data = first
         while data:
-            decoded = self._decoded(parser.feed(data))
-            if decoded.chunks:
-                yield decoded.chunks
+            decoded = self._decoded(parser.feed(data), splicer)
+            if decoded.pieces:
+                yield decoded.pieces
             if decoded.is_last:
                 break
             data = await self._read()
         else:
-            decoded = self._decoded(parser.close())
-            if decoded.chunks:
-                yield decoded.chunks
+            decoded = self._decoded(parser.close(), splicer)
+            if decoded.pieces:
+                yield decoded.pieces
         decoded.raise_fault()
         if not self.is_alive:
             raise empty()
 
-    def _decoded(self, events: list[sse.Event]) -> _Decoded:
+    def _decoded(self, events: list[sse.Event], splicer: Splicer | None) -> _Decoded:
         """Return the events' chunks, up to the sentinel, a failure, or what an undo wants no more of."""
-        chunks: list[dict[str, Any]] = []
+        pieces: Pieces = []
         try:
             for event in events:
-                if event.is_done:
-                    return _Decoded(chunks, is_last=True)
-                if event.is_blank:
-                    continue
-                chunk = self._chunk(event)
-                chunks += [chunk] if chunk else []  # an undo may leave nothing of it
-                if any(undo.is_done for undo in self._undos):
-                    return _Decoded(chunks, is_last=True)
+                spliced = splicer.splice(event) if splicer is not None else None
+                if spliced is not None:
+                    pieces.append(spliced)
+                elif self._is_last(event, pieces):
+                    return _Decoded(pieces, is_last=True)
         except BackendFault as fault:
-            return _Decoded(chunks, is_last=True, fault=fault)
-        return _Decoded(chunks)
+            return _Decoded(pieces, is_last=True, fault=fault)
+        return _Decoded(pieces)
+
+    def _is_last(self, event: sse.Event, pieces: Pieces) -> bool:
+        """Add the event's chunk, and return whether no more is to be read."""
+        if event.is_done:
+            return True
+        if event.is_blank:
+            return False
+        chunk = self._chunk(event)
+        if chunk:  # an undo may leave nothing of it
+            pieces.append(Heard(chunk, event.data))
+        return any(undo.is_done for undo in self._undos)
 
     def _chunk(self, event: sse.Event) -> dict[str, Any]:
         chunk = decode_chunk(event.data)

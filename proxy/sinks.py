@@ -17,7 +17,8 @@ from proxy.exchange import Exchange
 from proxy.headers import Headers, get, strip_hop_by_hop, strip_of_the_bytes, without
 from proxy.merge import Merger
 from proxy.plans import Kind, Plan, Restore
-from proxy.reader import Reader
+from proxy.reader import Pieces, Reader
+from proxy.splice import Spliced, Splicer
 from proxy.spread import merge_answers
 
 # Design §7: how long the other branches' statuses are waited for once one branch has proved life.
@@ -47,6 +48,7 @@ class StreamSink:
         self._exchange = exchange
         self._plan = plan
         self._restoring = restoring
+        self._kind = kind
         self._merger = Merger(
             spreads=restoring.spreads,
             total=restoring.total if kind == "chat" else None,
@@ -106,14 +108,15 @@ class StreamSink:
 
     async def take(self, branch: int, reader: Reader, more: More) -> None:
         """Write a branch's chunks, holding back those that come before the answer may begin."""
-        held: list[dict[str, Any]] = []
-        async for chunks in reader.chunks(include_usage=self._restoring.include_usage):
-            held += chunks
+        held: Pieces = []
+        splicer = None if self._restoring.undos else Splicer(self._kind)
+        async for pieces in reader.pieces(include_usage=self._restoring.include_usage, splicer=splicer):
+            held += pieces
             if not reader.is_alive and not self._open.is_set():
                 continue
             self._alive.set()
             await self._open.wait()
-            await self._write(self._merged(branch, held))
+            await self._write(self._merged(branch, held, splicer))
             held = []
         await self._open.wait()
         self._ask_for_more(branch, more)
@@ -126,23 +129,35 @@ class StreamSink:
             self._merger.add(new.restore.spreads[1:])
             self._left += len(new.bodies) - 1
 
-    def _merged(self, branch: int, chunks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        for chunk in chunks:
-            yield from self._merger.feed(branch, chunk)
+    def _merged(self, branch: int, pieces: Pieces, splicer: Splicer | None) -> Iterator[bytes]:
+        """Yield the events to send."""
+        for piece in pieces:
+            if isinstance(piece, Spliced):
+                self._merger.retell(piece.rest)
+                yield piece.data
+                continue
+            merged = self._merger.feed(branch, piece.chunk)
+            yield from map(_event, merged)
+            if splicer is not None:
+                splicer.learn(piece.data, piece.chunk, merged)
 
-    async def _write(self, chunks: Iterator[dict[str, Any]]) -> None:
+    async def _write(self, events: Iterator[bytes]) -> None:
         async with self._lock:
-            data = b"".join(sse.encode(encode_json(chunk)) for chunk in chunks)
+            data = b"".join(events)
             if data:
                 self._exchange.record.has_content = True
                 await self._exchange.client.write(data)
 
     async def _end(self, branch: int) -> None:
-        await self._write(iter(self._merger.end(branch)))
+        await self._write(map(_event, self._merger.end(branch)))
         self._left -= 1
         if not self._left:
             await self._exchange.client.write(sse.DONE)
             await self._exchange.client.end()
+
+
+def _event(chunk: dict[str, Any]) -> bytes:
+    return sse.encode(encode_json(chunk))
 
 
 class JsonSink:

@@ -12,8 +12,9 @@ last event counts without its blank line where it is whole (servers that just cl
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from proxy.errors import BackendFault
 
@@ -23,8 +24,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 _LF: Final = 0x0A
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """One event. Shape: `data` is its data lines joined by LF; `event` is its name, "" where it has none."""
 
     data: bytes
@@ -70,7 +70,7 @@ class Parser:
         if end:
             block = bytes(self._tail) + data[:end] if self._tail else data[:end]
             self._tail = bytearray(data[end:])
-            self._read(_lines(block), events)
+            self._read(_plain(block), events)
         else:
             self._tail += data
         return self._handed_out(events)
@@ -104,7 +104,25 @@ class Parser:
         self._after_cr = False
         return data[1:] if data[0] == _LF else data
 
-    def _read(self, lines: list[bytes], events: list[Event]) -> None:
+    def _read(self, block: bytes, events: list[Event]) -> None:
+        """Read a block of whole lines."""
+        *records, rest = block.split(b"\n\n")
+        for record in records:
+            # Nearly all events are one line, and this reads them without looking at it as one.
+            if (
+                record.startswith(b"data: ")
+                and not (self._size or self._data or self._name)
+                and b"\n" not in record
+                and len(b"data: ") < len(record) <= self._limit
+                and not self._fault
+            ):
+                events.append(Event(record[6:]))
+            else:
+                self._read_lines([*record.split(b"\n"), b""], events)
+        if rest:
+            self._read_lines(rest.removesuffix(b"\n").split(b"\n"), events)
+
+    def _read_lines(self, lines: list[bytes], events: list[Event]) -> None:
         for line in lines:
             if self._fault:
                 return
@@ -158,13 +176,9 @@ class Parser:
         return events
 
 
-def _lines(block: bytes) -> list[bytes]:
-    """Return the lines of a block that ends with a line's end."""
-    if b"\r" in block:
-        block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    lines = block.split(b"\n")
-    lines.pop()
-    return lines
+def _plain(block: bytes) -> bytes:
+    """Return the block with LF alone at the ends of its lines."""
+    return block.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in block else block
 
 
 def _text(name: bytes) -> str:

@@ -4,7 +4,8 @@ raw YAML value → compile_test → (value, root) → bool
 raw `when`     → compile_matcher → facts of a request → bool, and for `explain` the first check that failed
 """
 
-from proxy.matching.checks import Check, Facts
+from proxy.matching.checks import Check, Facts, Group, Late
+from proxy.matching.clues import Clue
 from proxy.matching.globs import compile_globs
 from proxy.matching.matcher import DEFAULT_PATHS, Matcher, compile_matcher
 from proxy.matching.operators import OPERATORS, Test, compile_test
@@ -18,8 +19,11 @@ __all__ = [
     "OPERATORS",
     "BadTest",
     "Check",
+    "Clue",
     "Expanded",
     "Facts",
+    "Group",
+    "Late",
     "Matcher",
     "Problem",
     "Test",

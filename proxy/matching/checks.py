@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from proxy import fields
 from proxy.body import Body
 from proxy.fields import ABSENT, Path
+from proxy.matching.clues import Clue, clue_of, references, tops
 from proxy.matching.globs import compile_globs
-from proxy.matching.operators import compile_test
+from proxy.matching.operators import Test, compile_test
 from proxy.matching.problems import KEY, BadTest, shown
 from proxy.matching.words import flow
 
+T = TypeVar("T")
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known of a request. Header names are in lower case; `body` is None where it is no JSON object."""
+
+class Facts(msgspec.Struct, frozen=True):
+    """What is known of a request. Header names are in lower case; `body` is None where it is no JSON object.
+
+    A struct, since one is made for each request: a frozen dataclass takes five times as long to make.
+    """
 
     method: str
     path: str
@@ -28,18 +35,55 @@ class Facts:
     backend: str
     body: Body | None
 
+    def with_body(self, body: Body) -> Facts:
+        """Return the facts of the request with another body."""
+        return Facts(self.method, self.path, self.query, self.headers, self.model, self.backend, body)
+
+
+class Late(Mapping[str, T]):
+    """A mapping that is made when somebody first looks into it."""
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], Mapping[str, T]]) -> None:
+        self._make = make
+        self._made: Mapping[str, T] | None = None
+
+    def _mapping(self) -> Mapping[str, T]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __getitem__(self, name: str) -> T:
+        return self._mapping()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._mapping())
+
+    def __len__(self) -> int:
+        return len(self._mapping())
+
+
+Group = tuple[Clue, ...]
+"""Clues of which one must hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """One condition: as the policy says it, whether it holds, and what it met (of a header only the presence).
 
-    `needs` are the top-level body fields without which it can't hold.
+    `needs` are the top-level body fields without which it can't hold, `groups` the clues (one of each) without which
+    it can't, and `reads` the fields that it may look at, None for any. `glob` is the fact that it asks and the globs,
+    where it asks nothing else.
     """
 
     label: str
     holds: Callable[[Facts], bool]
     met: Callable[[Facts], Any]
     needs: frozenset[str] = frozenset()
+    groups: tuple[Group, ...] = ()
+    reads: frozenset[str | None] = frozenset()
+    glob: tuple[str, ...] = ()
 
 
 def glob_check(name: str, raw: object) -> Check:
@@ -54,7 +98,7 @@ def glob_check(name: str, raw: object) -> Check:
         value = getattr(facts, name)
         return value is not None and matches(value)
 
-    return Check(f"{name}: {' or '.join(map(_shown, globs))}", holds, met)
+    return Check(f"{name}: {' or '.join(map(_shown, globs))}", holds, met, glob=(name, *map(str, globs)))
 
 
 def _shown(glob: str) -> str:
@@ -69,6 +113,7 @@ def header_check(name: str, raw: object) -> Check:
         f"header.{key}: {flow(raw)}",
         lambda facts: test(facts.headers.get(key, ABSENT), facts.body or {}),
         lambda facts: "present" if key in facts.headers else "absent",
+        reads=tops(references(raw)),
     )
 
 
@@ -80,7 +125,10 @@ def query_check(name: str, raw: object) -> Check:
     def holds(facts: Facts) -> bool:
         return any(test(value, facts.body or {}) for value in facts.query.get(name) or (ABSENT,))
 
-    return Check(f"query.{name}: {flow(raw)}", holds, lambda facts: list(facts.query.get(name) or ()) or ABSENT)
+    def met(facts: Facts) -> Any:
+        return list(facts.query.get(name) or ()) or ABSENT
+
+    return Check(f"query.{name}: {flow(raw)}", holds, met, reads=tops(references(raw)))
 
 
 def _refuse_unequal(raw: object, kind: str) -> None:
@@ -110,11 +158,23 @@ def body_check(name: str, raw: object) -> Check:
         values = read(facts.body) if facts.body is not None else [ABSENT]
         return values if path.is_plural and values != [ABSENT] else values[0]
 
-    is_needed = path.top is not None and not test(ABSENT, {})
-    return Check(f"body.{name}: {flow(raw)}", holds, met, frozenset([str(path.top)] if is_needed else []))
+    takes_absent = test(ABSENT, {})
+    clue = clue_of(path, raw, lambda value: _any_holds(test, read({path.top: value})), takes_absent=takes_absent)
+    return Check(
+        label=f"body.{name}: {flow(raw)}",
+        holds=holds,
+        met=met,
+        needs=frozenset([clue.field] if clue and not takes_absent else []),
+        groups=((clue,),) if clue else (),
+        reads=tops(references(raw)) | {path.top},
+    )
 
 
-def _reader(path: Path) -> Callable[[Body], list[Any]]:
+def _any_holds(test: Test, values: list[Any]) -> bool:
+    return any(test(value, {}) for value in values)
+
+
+def _reader(path: Path) -> Callable[[Mapping[Any, Any]], list[Any]]:
     """Return what reads the value of each element that the path names, ABSENT where it names none.
 
     An element that lacks the rest of the path counts as absent: `messages[*].name: {exists: false}` holds when any
@@ -126,7 +186,7 @@ def _reader(path: Path) -> Callable[[Body], list[Any]]:
     head, *parts = _singular_parts(path)
     lookups = [_lookup(part) for part in parts]
 
-    def read(body: Body) -> list[Any]:
+    def read(body: Mapping[Any, Any]) -> list[Any]:
         values = [fields.first(body, head)]
         for lookup in lookups:
             values = lookup(chain.from_iterable(map(_elements, values)))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
 from proxy.body import UnreadableBody
 from proxy.fields import ABSENT
-from proxy.matching.checks import Check, Facts, body_check, glob_check, header_check, query_check
+from proxy.matching.checks import Check, Facts, Group, body_check, glob_check, header_check, query_check
 from proxy.matching.problems import KEY, BadTest, did_you_mean, gather, shown
 from proxy.matching.words import flow
 
@@ -19,11 +19,17 @@ EVERY_PATH: Final = ("*",)
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """All checks of a `when`. `needs` are the top-level body fields without which it can't hold, for an index."""
+    """All checks of a `when`. `needs` are the top-level body fields without which it can't hold.
+
+    For an index: `groups` are the clues (one of each) without which it can't hold, `reads` the top-level fields that it
+    may look at, None for any.
+    """
 
     checks: tuple[Check, ...]
     paths: tuple[str, ...]
     needs: frozenset[str]
+    groups: tuple[Group, ...] = ()
+    reads: frozenset[str | None] = frozenset()
 
     def holds(self, facts: Facts) -> bool:
         """Return whether every check holds; no test is made where a field that one needs is absent.
@@ -62,8 +68,17 @@ def _matcher(raw: object) -> Matcher:
     if not isinstance(raw, Mapping):
         raise BadTest.at(f"expected a matcher (a mapping of {', '.join(_KEYS)}), got {shown(raw)}")
     checks = list(chain.from_iterable(gather(raw.items(), _checks)))
-    needs = frozenset[str]().union(*(check.needs for check in checks))
-    return Matcher(tuple(checks), _paths(raw.get("path")), needs)
+    return Matcher(
+        checks=tuple(checks),
+        paths=_paths(raw.get("path")),
+        needs=frozenset[str]().union(*(check.needs for check in checks)),
+        groups=tuple(group for check in checks for group in check.groups),
+        reads=_reads(checks),
+    )
+
+
+def _reads(parts: Iterable[Check | Matcher]) -> frozenset[str | None]:
+    return frozenset[str | None]().union(*(part.reads for part in parts))
 
 
 def _checks(key: object, raw: object) -> list[Check]:
@@ -106,8 +121,28 @@ def _any(raw: object) -> list[Check]:
     def met(facts: Facts) -> dict[str, Any]:
         return dict(miss for matcher in matchers if (miss := matcher.first_miss(facts)))
 
-    needs = frozenset.intersection(*(matcher.needs for matcher in matchers))
-    return [Check(f"any: {flow(raw)}", lambda facts: any(matcher.holds(facts) for matcher in matchers), met, needs)]
+    return [
+        Check(
+            label=f"any: {flow(raw)}",
+            holds=lambda facts: any(matcher.holds(facts) for matcher in matchers),
+            met=met,
+            needs=frozenset.intersection(*(matcher.needs for matcher in matchers)),
+            groups=_of_any(matchers),
+            reads=_reads(matchers),
+        )
+    ]
+
+
+def _of_any(matchers: list[Matcher]) -> tuple[Group, ...]:
+    """Return the clues of which one must hold, where each of the matchers has some."""
+    narrowest = [_narrowest(matcher) for matcher in matchers]
+    return (tuple(chain.from_iterable(narrowest)),) if all(narrowest) else ()
+
+
+def _narrowest(matcher: Matcher) -> Group:
+    """Return the fewest clues that a matcher needs one of, none of which holds of what is absent."""
+    groups = [group for group in matcher.groups if not any(clue.takes_absent for clue in group)]
+    return min(groups, key=len, default=())
 
 
 def _not(raw: object) -> list[Check]:
@@ -116,7 +151,7 @@ def _not(raw: object) -> list[Check]:
     def met(facts: Facts) -> dict[str, Any]:
         return {check.label: check.met(facts) for check in inner.checks}
 
-    return [Check(f"not: {flow(raw)}", lambda facts: not inner.holds(facts), met)]
+    return [Check(f"not: {flow(raw)}", lambda facts: not inner.holds(facts), met, reads=inner.reads)]
 
 
 _KEYS: Final[Mapping[str, Callable[[object], list[Check]]]] = {

@@ -8,6 +8,7 @@ from proxy.matching import compile_globs
 from proxy.policy import schema
 from proxy.policy.doubts import find_doubts
 from proxy.policy.effective import effective_values
+from proxy.policy.index import RuleIndex
 from proxy.policy.model import Backend, Limits, Policy, Timeouts
 from proxy.policy.packs import Arrangement, Pack, arrange
 from proxy.policy.source import Source
@@ -24,7 +25,7 @@ def compile_policy(
         auth_keys=frozenset(filter(None, file.auth.keys)),
         keep_alive_s=file.keep_alive,
         sha256=sha256,
-        warnings=tuple(source.document.fault(place, message) for place, message in find_doubts(file, main, packs)),
+        warnings=tuple(source.fault(place, message) for place, message in find_doubts(file, main, packs)),
         effective=effective_values(file, source.value, arrangement),
     )
 
@@ -40,7 +41,7 @@ def _backend(name: str, raw: schema.Backend, arrangement: Arrangement) -> Backen
         timeouts=_timeouts(raw.timeouts),
         max_concurrency=raw.max_concurrency,
         presets=tuple(raw.presets),
-        rules=tuple(written.rule for written in arrangement.for_backend(raw.presets)),
+        index=RuleIndex([written.rule for written in arrangement.for_backend(raw.presets)]),
     )
 
 
@@ -49,4 +50,11 @@ def _timeouts(raw: schema.Timeouts) -> Timeouts:
 
 
 def _limits(raw: schema.Limits) -> Limits:
-    return Limits(body_bytes=raw.body, response_bytes=raw.response, event_bytes=raw.event, branches=raw.branches)
+    return Limits(
+        body_bytes=raw.body,
+        response_bytes=raw.response,
+        event_bytes=raw.event,
+        branches=raw.branches,
+        total_bytes=raw.total,
+        connections=raw.connections,
+    )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from proxy.errors import Fault
-from proxy.matching import Matcher
-from proxy.policy.repair import CompiledRepair
+from proxy.policy.index import RuleIndex
+from proxy.policy.rule import OnError, Rule
+
+__all__ = ["Backend", "Limits", "OnError", "Policy", "Rule", "Timeouts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,49 +24,14 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request may take."""
+    """What one request may take; `total_bytes` and `connections` are for all, of each process."""
 
     body_bytes: int
     response_bytes: int
     event_bytes: int
     branches: int
-
-
-@dataclass(frozen=True, slots=True)
-class OnError:
-    """Which failures a rule is tried after; None, or an empty `stream`, asks nothing.
-
-    `message` is to be searched in the failure's text; the repairs run for each match of `each` in the matched text.
-    """
-
-    status: frozenset[int] | None
-    message: re.Pattern[str] | None
-    each: re.Pattern[str] | None
-    code: str | None
-    param: str | None
-    stream: frozenset[str]
-    fewer_choices: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A rule under its full id. `place` is file:line:column of where it is written."""
-
-    id: str
-    about: str | None
-    matcher: Matcher
-    on_error: OnError | None
-    repairs: tuple[CompiledRepair, ...]
-    loses: str | None
-    mode: str
-    learn_for_s: float | None
-    learn_approve: bool
-    place: str
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the operator states that the client loses nothing."""
-        return self.loses == "nothing"
+    total_bytes: int
+    connections: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +46,12 @@ class Backend:
     timeouts: Timeouts
     max_concurrency: int
     presets: tuple[str, ...]
-    rules: tuple[Rule, ...]
+    index: RuleIndex
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules, in the order of evaluation."""
+        return self.index.rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,4 +70,7 @@ class Policy:
         """Return the backend that serves the model; without a model the first."""
         if model is None:
             return self.backends[0]
-        return next((backend for backend in self.backends if backend.takes_model(model)), None)
+        for backend in self.backends:
+            if backend.takes_model(model):
+                return backend
+        return None

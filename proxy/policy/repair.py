@@ -17,18 +17,22 @@ from pydantic import RootModel
 
 from proxy.matching import KEY, BadTest, Expanded, did_you_mean, gather, shown
 from proxy.policy.validate import validated
-from proxy.repairs.card import Act, Card
+from proxy.repairs.card import Act, Card, Target
 
 _TEMPLATE = re.compile(r"\{\{[A-Za-z_]\w*\}\}|\{(?P<name>[A-Za-z_]\w*)\}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledRepair:
-    """One entry of a rule's `repair`. `act` is None where the options hold captures."""
+    """One entry of a rule's `repair`. `act` is None where the options hold captures.
+
+    `targets` are what it works on, where it does nothing without any of it; None where that can't be told.
+    """
 
     card: Card
     options: Any
     act: Act | None
+    targets: tuple[Target, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -79,7 +83,7 @@ def _compile(entry: object, repairs: Mapping[str, Card], captures: frozenset[str
 
 def _checked(card: Card, options: Any, captures: frozenset[str] | None) -> CompiledRepair:
     if captures is None or not _names(options):
-        return CompiledRepair(card, options, _build(card, options))
+        return CompiledRepair(card, options, _build(card, options), _targets(card, options))
     _check_names(options, captures)
     try:
         _build(card, _fill(options, {name: name for name in captures}))
@@ -104,6 +108,11 @@ def _build(card: Card, options: Any) -> Act:
         raise
     except ValueError as error:
         raise BadTest.at(str(error)) from error
+
+
+def _targets(card: Card, options: Any) -> tuple[Target, ...] | None:
+    targets = card.targets(validated(card.options, options))
+    return None if targets is None else tuple(targets)
 
 
 def _names(options: Any) -> bool:

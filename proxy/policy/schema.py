@@ -85,12 +85,14 @@ class Backend(Strict):
 
 
 class Limits(Strict):
-    """What the proxy holds in memory for one request, at most."""
+    """What the proxy holds in memory for one request, and for all of them, at most."""
 
     body: Annotated[Size, Field(ge=1)] = Field(64 << 20, description="A request's body.")
     response: Annotated[Size, Field(ge=1)] = Field(64 << 20, description="An answer that has to be held whole.")
     event: Annotated[Size, Field(ge=1)] = Field(8 << 20, description="One event of a stream.")
     branches: Annotated[int, Field(ge=1)] = Field(16, description="Upstream requests made of one request.")
+    total: Annotated[Size, Field(ge=1)] = Field(1 << 30, description="What all requests hold together; above, 503.")
+    connections: Annotated[int, Field(ge=1)] = Field(10_000, description="Clients' connections; above, 503.")
 
 
 class Auth(Strict):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from proxy.errors import Fault
-from proxy.matching import KEY, Problem, flow
+from proxy.matching import KEY, Expanded, Problem, flow
+from proxy.policy.validate import look_up
 from proxy.policy.variables import expand
 from proxy.policy.yaml_text import Document, parse_yaml
+
+# A shorter value is no secret, and would be met in the middle of words.
+_SECRET_CHARACTERS = 4
 
 
 class Source:
@@ -18,9 +23,12 @@ class Source:
         self.document: Document = parse_yaml(text, file)
         self.faults: list[Fault] = []
         self._blamed: set[tuple[Any, ...]] = set()
+        self._written: dict[str, str] = {}
+        self.value: Any = None
         value, problems = _with_string_keys(self.document.value, ())
         self.add(problems)
         self.value, problems = expand(_with_first_url(value, first_url), environ)
+        self._written = {found: found.source for found in _expanded(self.value) if len(found) >= _SECRET_CHARACTERS}
         self.add(problems)
         self._blamed |= {place for place, _ in problems}
 
@@ -28,7 +36,18 @@ class Source:
         """Take note of problems; of a value that could not be expanded nothing more is said."""
         for place, message in problems:
             if (*under, *place) not in self._blamed:
-                self.faults.append(self.document.fault((*under, *place), message))
+                self.faults.append(self.fault((*under, *place), message))
+
+    def fault(self, place: tuple[Any, ...], message: str) -> Fault:
+        """Return the fault at a place; where it names the value of a variable, it names the variable instead."""
+        for value, written in self._written.items():
+            message = message.replace(value, written).replace(repr(str(value))[1:-1], written)
+        own = look_up(self.value, place)
+        if isinstance(own, Expanded):
+            # A message about a part of it names that.
+            for part in re.findall(r"\w+", own):
+                message = message.replace(part, own.source) if len(part) >= _SECRET_CHARACTERS else message
+        return self.document.fault(place, message)
 
     def position(self, place: tuple[str | int, ...]) -> str:
         """Return file:line:column of a place."""
@@ -39,6 +58,17 @@ class Source:
         """Return the raw rules, none where the text has no list of them."""
         rules = self.value.get("rules") if isinstance(self.value, dict) else None
         return rules if isinstance(rules, list) else []
+
+
+def _expanded(value: Any) -> Iterator[Expanded]:
+    """Yield all strings that variables were expanded in."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _expanded(item)
+    elif isinstance(value, Expanded):
+        yield value
 
 
 def _with_string_keys(value: Any, place: tuple[Any, ...]) -> tuple[Any, list[Problem]]:

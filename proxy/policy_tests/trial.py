@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from proxy.engine import Applied, Plan, Step, plan, replan, top_up
 from proxy.errors import ProxyError
 from proxy.fields import ABSENT
 from proxy.policy import Policy, Rule
+from proxy.policy.index import RuleIndex
 from proxy.policy_tests.cases import Case
 from proxy.policy_tests.met import Fewer
 from proxy.refusals import Failure
@@ -125,7 +127,7 @@ def _observing(made: Plan, answer: Failure | Fewer, policy: Policy) -> Iterator[
     """Yield what the rules that only observe would have done; where no other reacts the engine makes no plan of it."""
     for rule in _reactive(made):
         if rule.mode == "observe":
-            alone = replace(made, backend=replace(made.backend, rules=(replace(rule, mode="apply"),)))
+            alone = structs.replace(made, backend=replace(made.backend, index=RuleIndex([replace(rule, mode="apply")])))
             after = _next_round(alone, answer, policy)
             if after is not None:
                 yield after.applied[-1]

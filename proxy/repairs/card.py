@@ -6,13 +6,17 @@ draft (`answer`, `fan`, `split`, `undos`), where the engine reads it when every 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
+import msgspec
 from pydantic import BaseModel
 
 from proxy.body import Body
+from proxy.fields import Path
+
+EXISTS: Final[Mapping[str, Any]] = {"exists": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +74,11 @@ class Rejection:
     code: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A plan in the making: the request as the rules so far left it, and what the answer will need."""
+class Draft(msgspec.Struct, frozen=True):
+    """A plan in the making: the request as the rules so far left it, and what the answer will need.
+
+    A struct, as Facts is: one is made for each request, and another for each repair.
+    """
 
     body: Body
     path: str = "/v1/chat/completions"
@@ -84,8 +90,7 @@ class Draft:
     rejection: Rejection | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """What a repair did. `loses` is None when the client can't tell the difference; `warning` is only told."""
 
     draft: Draft
@@ -98,10 +103,30 @@ Act = Callable[[Draft], Change | None]
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """What one entry of a repair works on; where the body has no such thing it does nothing.
+
+    `test` is asked of the field, `where` of the element that the path's last wildcard names (without one: the body).
+    `options` are further parts of the entry that may name fields to be read.
+    """
+
+    path: Path
+    where: Mapping[str, Any] | None = None
+    test: Any = field(default_factory=lambda: EXISTS)
+    options: Any = None
+
+
+def always(_options: Any) -> None:
+    """Return that it can't be told beforehand whether a repair will do anything."""
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """All that is known of a repair: for the registry, the policy's loader, the docs and the schema.
 
     `build` gets an instance of `options` and returns the act. `is_exact` is None where that depends on the request.
+    `targets` returns what the entries work on, for a repair that does nothing without any of it; None where the repair
+    does more than edit these fields.
     """
 
     name: str
@@ -110,3 +135,4 @@ class Card:
     is_exact: bool | None
     loses: str
     doc: str
+    targets: Callable[[Any], list[Target] | None] = always

@@ -45,7 +45,7 @@ from pydantic import AfterValidator, Field, RootModel, WithJsonSchema, model_val
 from proxy.body import Body
 from proxy.fields import Path, Place, first, parse_path
 from proxy.matching.values import Number, is_number
-from proxy.repairs.card import Act, Card
+from proxy.repairs.card import Act, Card, Target
 from proxy.repairs.chains import Link, refuse_chains, refuse_crossing
 from proxy.repairs.edits import in_turn
 from proxy.repairs.losses import join_losses, plain, replaced
@@ -216,6 +216,11 @@ def build(options: ClampOptions) -> Act:
     return in_turn([Clamp.of(text, limits).run for text, limits in entries])
 
 
+def targets(options: ClampOptions) -> list[Target]:
+    """Return what the entries work on."""
+    return [Target(parse_path(text), options=[limits.min, limits.max]) for text, limits in options.root.items()]
+
+
 CARD = Card(
     name="clamp",
     options=ClampOptions,
@@ -223,4 +228,5 @@ CARD = Card(
     is_exact=False,
     loses="what was asked for beyond the limits",
     doc=__doc__,
+    targets=targets,
 )

@@ -57,7 +57,7 @@ from proxy.body import Body
 from proxy.fields import Path, Place, parse_path
 from proxy.matching import Problem
 from proxy.repairs import conversions
-from proxy.repairs.card import Act, Card
+from proxy.repairs.card import Act, Card, Target
 from proxy.repairs.chains import Link, may_meet, refuse_chains, refuse_crossing
 from proxy.repairs.edits import in_turn
 from proxy.repairs.losses import replaced
@@ -224,6 +224,11 @@ def build(options: CoerceOptions) -> Act:
     return in_turn([Coercer.of(text, coercion).run for text, coercion in options.root.items()])
 
 
+def targets(options: CoerceOptions) -> list[Target]:
+    """Return what the entries work on."""
+    return [Target(parse_path(text), coercion.where) for text, coercion in options.root.items()]
+
+
 CARD = Card(
     name="coerce",
     options=CoerceOptions,
@@ -231,4 +236,5 @@ CARD = Card(
     is_exact=None,
     loses="nothing, but what rounding, allowed or otherwise takes away",
     doc=__doc__,
+    targets=targets,
 )

@@ -36,9 +36,9 @@ degrade_format: {to: json_object, into: system}
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final, Literal
 
+from msgspec import structs
 from pydantic import Field, model_validator
 
 from proxy.body import Body
@@ -120,7 +120,7 @@ def build(options: DegradeFormatOptions) -> Act:
             if degraded is not None:
                 body, loss = _told(degraded, constraint, options)
                 losses.append(loss)
-        return None if body is draft.body else Change(replace(draft, body=body), loses=join_losses(losses))
+        return None if body is draft.body else Change(structs.replace(draft, body=body), loses=join_losses(losses))
 
     return act
 

@@ -34,15 +34,16 @@ drop:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
+from msgspec import structs
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
 from proxy.body import Body
 from proxy.fields import ANY, Path, Place, parse_path
 from proxy.matching import Test, compile_test
-from proxy.repairs.card import Act, Card, Change, Draft
+from proxy.repairs.card import Act, Card, Change, Draft, Target
 from proxy.repairs.chains import Link, refuse_chains
 from proxy.repairs.kinds import Kinds
 from proxy.repairs.losses import fields_lost
@@ -150,9 +151,18 @@ def build(options: DropOptions) -> Act:
             doomed = list(removal.places(body))
             body = cut_all(body, [place for _, place in doomed]) if doomed else body
             names += [name for name, _ in doomed]
-        return Change(replace(draft, body=body), loses=fields_lost(names)) if names else None
+        return Change(structs.replace(draft, body=body), loses=fields_lost(names)) if names else None
 
     return act
+
+
+def targets(options: DropOptions) -> list[Target]:
+    """Return what the entries work on."""
+    return [_target(text, raw) for entry in options.root for text, raw in entry.items()]
+
+
+def _target(text: str, raw: Any) -> Target:
+    return Target(parse_path(text), raw["where"]) if has_where(raw) else Target(parse_path(text), test=raw)
 
 
 CARD = Card(
@@ -162,4 +172,5 @@ CARD = Card(
     is_exact=False,
     loses="the fields that are removed",
     doc=__doc__,
+    targets=targets,
 )

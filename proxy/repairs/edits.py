@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+from msgspec import structs
 
 from proxy.body import Body
 from proxy.repairs.card import Act, Change, Draft
@@ -22,6 +23,6 @@ def in_turn(edits: Iterable[Edit]) -> Act:
         for edit in entries:
             body, loss = edit(body)
             losses.append(loss)
-        return None if body is draft.body else Change(replace(draft, body=body), loses=join_losses(losses))
+        return None if body is draft.body else Change(structs.replace(draft, body=body), loses=join_losses(losses))
 
     return act

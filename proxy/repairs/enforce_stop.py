@@ -37,9 +37,10 @@ enforce_stop: {drop: true}
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from msgspec import structs
 from pydantic import Field, model_validator
 
 from proxy.body import Body
@@ -91,7 +92,7 @@ def build(options: EnforceStopOptions) -> Act:
             return None
         body = _body(draft.body, sent, options)
         return Change(
-            replace(draft, body=body, undos=(*draft.undos, factory)),
+            structs.replace(draft, body=body, undos=(*draft.undos, factory)),
             loses="the usage of a stream that is cut" if factory.choices is not None and _wants_usage(body) else None,
         )
 

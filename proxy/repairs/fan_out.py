@@ -34,9 +34,9 @@ fan_out: {max: 8, concurrency: 1}
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final, Literal
 
+from msgspec import structs
 from pydantic import Field
 
 from proxy.body import Body
@@ -72,9 +72,9 @@ def build(options: FanOutOptions) -> Act:
         most = draft.max_branches // max(1, group_count(draft))
         most = min(options.max or most, most)
         if n > most:
-            return Change(replace(draft, rejection=_too_many(n, most)))
+            return Change(structs.replace(draft, rejection=_too_many(n, most)))
         return Change(
-            replace(draft, body=_without_choices(draft.body), fan=_fan(int(n), draft.body, options)),
+            structs.replace(draft, body=_without_choices(draft.body), fan=_fan(int(n), draft.body, options)),
             loses=_loses(n, draft.body.get("best_of")),
         )
 

@@ -38,7 +38,7 @@ from pydantic import AfterValidator, Field, RootModel, model_validator
 from proxy.body import Body
 from proxy.fields import ABSENT, Path, Place, parse_path
 from proxy.matching import Problem, flow
-from proxy.repairs.card import Act, Card
+from proxy.repairs.card import EXISTS, Act, Card, Target
 from proxy.repairs.chains import refuse_crossing
 from proxy.repairs.edits import in_turn
 from proxy.repairs.losses import becomes, join_losses, plain, word
@@ -148,6 +148,15 @@ def build(options: MapOptions) -> Act:
     return in_turn([Mapper.of(text, table).run for text, table in options.root.items()])
 
 
+def targets(options: MapOptions) -> list[Target]:
+    """Return what the entries work on."""
+    return [Target(parse_path(text), test=_met(table)) for text, table in options.root.items()]
+
+
+def _met(table: dict[Any, Any]) -> Any:
+    return EXISTS if OTHER in table else {"in": list(table)}
+
+
 CARD = Card(
     name="map",
     options=MapOptions,
@@ -155,4 +164,5 @@ CARD = Card(
     is_exact=False,
     loses="the difference between the old value and the new",
     doc=__doc__,
+    targets=targets,
 )

@@ -33,9 +33,10 @@ from __future__ import annotations
 import base64
 import math
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from msgspec import structs
 from pydantic import Field
 
 from proxy.body import Body
@@ -80,7 +81,7 @@ def build(options: RecodeOptions) -> Act:
         if body is draft.body:
             return None
         return Change(
-            replace(draft, body=body, undos=(*draft.undos, Recoding(wanted, size))),
+            structs.replace(draft, body=body, undos=(*draft.undos, Recoding(wanted, size))),
             loses=None if size is None else f"quality of vectors cut to {word(size)}",
         )
 

@@ -25,9 +25,9 @@ reject: {message: this model takes no images, param: messages, code: unsupported
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
+from msgspec import structs
 from pydantic import Field, RootModel
 
 from proxy.repairs.card import Act, Card, Change, Draft, Rejection
@@ -58,7 +58,7 @@ def build(options: RejectOptions) -> Act:
     refusal = Rejection(options.root.message, options.root.param, options.root.code)
 
     def act(draft: Draft) -> Change | None:
-        return None if draft.rejection is not None else Change(replace(draft, rejection=refusal))
+        return None if draft.rejection is not None else Change(structs.replace(draft, rejection=refusal))
 
     return act
 

@@ -30,10 +30,11 @@ rename_model: {to: Qwen/Qwen3-8B}
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
+from msgspec import structs
 from pydantic import Field, model_validator
 
 from proxy.matching import Problem, compile_globs
@@ -117,14 +118,14 @@ def build(options: RenameModelOptions) -> Act:
     def act(draft: Draft) -> Change | None:
         model = draft.body.get("model")
         if model is None and options.to is not None:
-            return Change(replace(draft, body=draft.body.put(("model",), options.to)))
+            return Change(structs.replace(draft, body=draft.body.put(("model",), options.to)))
         if not isinstance(model, str):
             return None
         name = rename(model)
         if name == model:
             return None
         body = draft.body.put(("model",), name) if name is not None else draft.body.cut(("model",))
-        return Change(replace(draft, body=body, undos=(*draft.undos, partial(ModelRestored, model))))
+        return Change(structs.replace(draft, body=body, undos=(*draft.undos, partial(ModelRestored, model))))
 
     return act
 

@@ -47,9 +47,10 @@ response:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec import structs
 from pydantic import BaseModel
 
 from proxy.body import Body
@@ -107,7 +108,7 @@ def build(options: ResponseOptions) -> Act:
         if not (both or answer or chunk) or mending in draft.undos:
             return None
         loss = join_losses(_loses(entry, draft) for entry in entries)
-        return Change(replace(draft, undos=(*draft.undos, mending)), loses=loss and f"in the answer: {loss}")
+        return Change(structs.replace(draft, undos=(*draft.undos, mending)), loses=loss and f"in the answer: {loss}")
 
     return act
 

@@ -33,10 +33,11 @@ rewrite_ids:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from msgspec import structs
 from pydantic import Field, model_validator
 
 from proxy import fields
@@ -183,7 +184,7 @@ def build(options: RewriteIdsOptions) -> Act:
         if not ids and not names:
             return None
         undo = partial(IdsRestored, _reversed(ids), _reversed(names))
-        return Change(replace(draft, body=body, undos=(*draft.undos, undo)))
+        return Change(structs.replace(draft, body=body, undos=(*draft.undos, undo)))
 
     return act
 

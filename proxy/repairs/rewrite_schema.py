@@ -45,8 +45,9 @@ rewrite_schema:
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec import structs
 
 from proxy.fields import ABSENT
 from proxy.matching.values import is_same
@@ -75,7 +76,7 @@ def build(options: RewriteSchemaOptions) -> Act:
                 elif new is not ABSENT and not is_same(new, value):
                     body = body.put(place, new)
                     report.add(told)
-        return None if body is draft.body else Change(replace(draft, body=body), loses=report.sentence())
+        return None if body is draft.body else Change(structs.replace(draft, body=body), loses=report.sentence())
 
     return act
 

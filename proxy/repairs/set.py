@@ -37,11 +37,11 @@ from __future__ import annotations
 from pydantic import Field, RootModel, model_validator
 
 from proxy.fields import parse_path
-from proxy.repairs.card import Act, Card
+from proxy.repairs.card import Act, Card, Target
 from proxy.repairs.chains import refuse_chains, refuse_crossing, refuse_late_makers
 from proxy.repairs.edits import in_turn
 from proxy.repairs.options import STRICT, FieldPath
-from proxy.repairs.values import RawValue, Writing, links
+from proxy.repairs.values import RawValue, Writing, element_targets, links
 
 
 class SetOptions(RootModel[dict[FieldPath, RawValue]]):
@@ -64,6 +64,11 @@ def build(options: SetOptions) -> Act:
     return in_turn([Writing.of(text, raw).run for text, raw in options.root.items()])
 
 
+def targets(options: SetOptions) -> list[Target] | None:
+    """Return what the entries work on, where they all write into elements that have to be there."""
+    return element_targets(options.root)
+
+
 CARD = Card(
     name="set",
     options=SetOptions,
@@ -71,4 +76,5 @@ CARD = Card(
     is_exact=None,
     loses="the value that was sent, where there was one",
     doc=__doc__,
+    targets=targets,
 )

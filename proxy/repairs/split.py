@@ -30,9 +30,9 @@ split: {field: input, size: 32}
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
 from pydantic import Field
 
 from proxy.body import Body
@@ -59,11 +59,11 @@ def build(options: SplitOptions) -> Act:
         if draft.split is not None or draft.rejection is not None or not is_needed:
             return None
         if len(inputs) == 1:
-            return Change(replace(draft, body=draft.body.put((options.field,), inputs[0])))
+            return Change(structs.replace(draft, body=draft.body.put((options.field,), inputs[0])))
         groups = -(-len(inputs) // options.size)
         if groups * (draft.fan.n if draft.fan is not None else 1) > draft.max_branches:
-            return Change(replace(draft, rejection=_too_many(options, len(inputs), draft)))
-        return Change(replace(draft, split=split, body=_as_edited(draft.body)))
+            return Change(structs.replace(draft, rejection=_too_many(options, len(inputs), draft)))
+        return Change(structs.replace(draft, split=split, body=_as_edited(draft.body)))
 
     return act
 

@@ -28,9 +28,9 @@ stream: false
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
 from pydantic import Field, RootModel
 
 from proxy.body import Body
@@ -75,7 +75,7 @@ def _ask_for_stream(draft: Draft) -> Change | None:
 
 def _asked(draft: Draft, body: Body, wanted: Answer) -> Change:
     # What the client wanted was seen by the first of such repairs; a later one sees what that one made of it.
-    return Change(replace(draft, body=body, answer=draft.answer or wanted))
+    return Change(structs.replace(draft, body=body, answer=draft.answer or wanted))
 
 
 CARD = Card(

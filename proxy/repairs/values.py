@@ -11,10 +11,11 @@ from pydantic import AfterValidator, Field
 from proxy.body import Body
 from proxy.fields import ABSENT, Path, first, parse_path
 from proxy.matching.values import is_same
+from proxy.repairs.card import Target
 from proxy.repairs.chains import Link
 from proxy.repairs.losses import replaced
 from proxy.repairs.options import Json, Options, Where, check_path, misfit
-from proxy.repairs.places import Condition, Slot, compile_where, slots, write_into
+from proxy.repairs.places import Condition, Slot, compile_where, slots, split_at_elements, write_into
 from proxy.repairs.writes import Editor
 
 Changes = list[tuple[Any, Any]]
@@ -69,6 +70,14 @@ def links(options: Mapping[str, Any]) -> list[Link]:
 
 def _link(text: str, value: Any, where: Mapping[str, Any] | None) -> Link:
     return Link.of((text,), text, value if is_reference(value) else None, where)
+
+
+def element_targets(options: Mapping[str, Any]) -> list[Target] | None:
+    """Return the elements that each entry writes into; None where one writes into the body itself."""
+    found = [(split_at_elements(parse_path(text))[0], *_parts(raw)) for text, raw in options.items()]
+    if not all(elements.steps for elements, _, _ in found):
+        return None
+    return [Target(elements, where, options=value) for elements, value, where in found]
 
 
 @dataclass(frozen=True, slots=True)

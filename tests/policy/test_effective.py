@@ -74,7 +74,14 @@ def test_presets_are_unfolded_for_the_backends_that_have_them(load):
 def test_defaults_are_filled_in_and_units_are_told(load):
     values = yaml.safe_load(effective_text(load(TWO, environ=ENVIRON)))
     assert values["backends"]["b"]["timeouts"] == {"connect": "5s", "first_content": "10m", "idle": "90s"}
-    assert values["limits"] == {"body": "1KiB", "response": "64MiB", "event": "8MiB", "branches": 16}
+    assert values["limits"] == {
+        "body": "1KiB",
+        "response": "64MiB",
+        "event": "8MiB",
+        "branches": 16,
+        "total": "1GiB",
+        "connections": 10000,
+    }
     assert values["keep_alive"] == "250ms"
     assert values["rules"][1]["when"]["path"] == ["/v1/chat/completions", "/v1/completions"]
 

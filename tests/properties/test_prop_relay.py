@@ -281,7 +281,8 @@ async def nothing_is_left(stage):
         while is_anything_left(upstream):  # noqa: ASYNC110 nobody tells when a task or a connection has ended
             await asyncio.sleep(0)
     assert stage.data_port.in_flight == 0
-    assert stage.data_port.metrics.streams_open._value.get() == 0
+    assert stage.data_port.reserve.held_bytes == 0
+    assert b"\nmendproxy_streams_open 0.0\n" in stage.data_port.metrics.text()
     assert [key for key, slots in upstream._slots.items() if slots._value != key[1] or slots._waiters] == []
 
 

@@ -33,7 +33,9 @@ LIFELESS = [
     b'data: {"usage": {}}\n\ndata: x\n\n',
 ]
 CODINGS = {None: lambda data: data, "gzip": gzip.compress, "deflate": zlib.compress}
-LIMITS = Limits(body_bytes=1 << 20, response_bytes=1 << 20, event_bytes=1 << 18, branches=4)
+LIMITS = Limits(
+    body_bytes=1 << 20, response_bytes=1 << 20, event_bytes=1 << 18, branches=4, total_bytes=1 << 30, connections=100
+)
 TIMEOUTS = Timeouts(connect_s=9.0, first_content_s=9.0, idle_s=9.0)
 
 
@@ -62,8 +64,8 @@ async def streamed(reader):
     """Return the chunks that were read, and the fault that ended them."""
     chunks = []
     try:
-        async for some in reader.chunks(include_usage=True):
-            chunks += some
+        async for some in reader.pieces(include_usage=True):
+            chunks += [piece.chunk for piece in some]
     except (BackendFault, Refused) as error:
         return chunks, fault_of(error), reader.is_alive
     return chunks, None, reader.is_alive

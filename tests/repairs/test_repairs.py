@@ -15,6 +15,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from pydantic import ValidationError
 
 from proxy.body import Body
@@ -54,7 +55,7 @@ class Case:
     def start(self) -> Draft:
         body = Body.parse(self.source)
         assert body is not None, "the case's body is no JSON object"
-        return replace(Draft(body), **made(self.given))
+        return structs.replace(Draft(body), **made(self.given))
 
     @property
     def expected(self) -> Any:
@@ -124,7 +125,7 @@ def check_change(change: Change, draft: Draft, case: Case) -> None:
     assert len(after.undos) - len(draft.undos) == parts.pop("undos", 0)
     assert exactly(dict(after.body)) == exactly(case.expected)
     assert (change.loses, change.warning) == (case.loses, case.warning)
-    assert replace(after, body=draft.body, undos=()) == replace(draft, undos=(), **made(parts))
+    assert structs.replace(after, body=draft.body, undos=()) == structs.replace(draft, undos=(), **made(parts))
     check_untouched(draft.body, after.body)
 
 
@@ -184,23 +185,23 @@ def in_place(draft: Draft) -> Change | None:
 
 
 def in_place_and_back(draft: Draft) -> Change | None:
-    change = Change(replace(draft, body=draft.body.put(("n",), 2)))
+    change = Change(structs.replace(draft, body=draft.body.put(("n",), 2)))
     draft.body["deep"]["list"][0] = True
     return change
 
 
 def without_end(draft: Draft) -> Change | None:
-    return Change(replace(draft, body=draft.body.put(("n",), draft.body["n"] + 1)))
+    return Change(structs.replace(draft, body=draft.body.put(("n",), draft.body["n"] + 1)))
 
 
 def written_anew(draft: Draft) -> Change | None:
     body = draft.body.put(("n",), 2).put(("deep",), draft.body["deep"])
-    return None if draft.body["n"] == 2 else Change(replace(draft, body=body))
+    return None if draft.body["n"] == 2 else Change(structs.replace(draft, body=body))
 
 
 def to_the_end(draft: Draft) -> Change | None:
     body = draft.body.cut(("n",)).put(("n",), 2)
-    return None if draft.body["n"] == 2 else Change(replace(draft, body=body))
+    return None if draft.body["n"] == 2 else Change(structs.replace(draft, body=body))
 
 
 BAD_ACTS = [

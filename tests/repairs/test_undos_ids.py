@@ -290,7 +290,7 @@ async def test_a_streamed_branch_reaches_the_client_in_its_own_words_wherever_th
     undos = [make() for make in made.restore.undos]
     policy = load_policy("p.yaml", text=POLICY, environ={})
     reader = Reader(Branch(data[:40], data[40:]), policy.limits, made.backend.timeouts, Allowance(1 << 20), 1, undos)
-    chunks = [chunk async for piece in reader.chunks(include_usage=False) for chunk in piece]
+    chunks = [piece.chunk async for some in reader.pieces(include_usage=False) for piece in some]
     assert chunks == [called("delta", "files.read") | {"model": "gpt-4o"}]
 
 
