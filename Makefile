@@ -18,7 +18,7 @@ print_config/policy.schema.json := -m proxy schema
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-clients test-real fuzz check gen bench lock format lint types layers policy generated
+.PHONY: help run test test-browser test-clients test-real test-session fuzz check gen bench soak lock format lint types layers policy generated
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
@@ -35,6 +35,12 @@ test-clients: .venv/clients tests/clients/node_modules/.done ## run the whole ma
 test-real: .venv/dev ## run the tests that need a real backend
 	@$(BIN)/python -m pytest -m real $(ARGS)
 
+test-browser: .venv/dev ## run the tests of the admin port's page in Chromium (the command chromium, or what CHROMIUM names)
+	@$(BIN)/python -m pytest -m browser tests/page $(ARGS)
+
+test-session: .venv/dev ## run the tests of the edge over the other data path
+	@MENDPROXY_DATA_PATH=session $(BIN)/python -m pytest tests/edge tests/cases tests/properties tests/sdk $(ARGS)
+
 fuzz: .venv/dev ## change good bytes until something breaks, SECONDS=60 for each target; some of them with ARGS="sse http"
 	@$(PIP) --require-hashes -r requirements-fuzz.lock || echo "There is no atheris for this Python: the changes are blind." >&2
 	@$(BIN)/python tests/fuzz --seconds $(SECONDS) --findings .hypothesis/fuzz $(ARGS)
@@ -46,9 +52,16 @@ gen: .venv/dev ## write the generated files again
 	@$(foreach file,$(GENERATED),echo "$(file)"; mkdir -p "$(dir $(file))"; \
 		$(BIN)/python $(print_$(file)) > "$(file).new" && mv "$(file).new" "$(file)" || { rm -f "$(file).new"; exit 1; };)
 
-bench: .venv/dev ## measure the proxy
-	@test -d bench || { echo "There is no benchmark yet: bench/ is missing." >&2; exit 1; }
-	@$(BIN)/python -m bench $(ARGS)
+# A larger harness that lies beside the checkout is used where there is one.
+PAGE ?= docs/benchmarks.md
+HARNESS := $(wildcard ../shared/bench/bench.py)
+
+bench: .venv/dev ## measure the proxy beside its peers and write docs/benchmarks.md; for a look only ARGS=--quick PAGE=
+	@$(BIN)/python -m bench $(if $(HARNESS),--harness $(HARNESS)) $(if $(PAGE),--write $(PAGE)) $(ARGS)
+
+# 900 unless SECONDS is told, whose own default is that of fuzz.
+soak: .venv/dev ## load the proxy with streams and faults, SECONDS=900, and look for what is left; flags in ARGS="--workers 2"
+	@$(BIN)/python -m soak --seconds $(if $(filter file,$(origin SECONDS)),900,$(SECONDS)) $(ARGS)
 
 # The parts of check, each also a target of its own.
 format: .venv/dev
