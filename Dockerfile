@@ -25,12 +25,15 @@ COPY --from=build /opt/venv /opt/venv
 COPY config/policy.yaml /etc/mendproxy/policy.yaml
 # A policy with a fault ends the build. It also leaves the bytecode of the standard library, which the base image lacks.
 RUN mendproxy check /etc/mendproxy/policy.yaml
+# For MENDPROXY_LEARNED: a volume that is mounted here begins with this folder's owner. All else can be read-only.
+RUN mkdir /var/lib/mendproxy && chown 10001:10001 /var/lib/mendproxy
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 # Of the environment, so that a command of one's own (`serve --port 9000`) still finds the policy and can be reached.
 ENV MENDPROXY_CONFIG=/etc/mendproxy/policy.yaml MENDPROXY_HOST=0.0.0.0
 USER 10001:10001
 EXPOSE 8080 8081
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=15s --timeout=5s --start-period=20s --retries=3 CMD ["mendproxy", "health"]
+# Longer than the 5 s that `health` itself waits, so that it can say what is wrong.
+HEALTHCHECK --interval=15s --timeout=10s --start-period=20s --retries=3 CMD ["mendproxy", "health"]
 ENTRYPOINT ["mendproxy"]
 CMD ["serve"]
