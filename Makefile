@@ -27,7 +27,7 @@ run: .venv/runtime ## serve config/policy.yaml on 127.0.0.1:8080; more flags in 
 	@$(PROXY) serve -c config/policy.yaml $(ARGS)
 
 test: .venv/dev ## run the tests; a part of them with ARGS="tests/test_sse.py -k split"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
 test-clients: .venv/clients tests/clients/node_modules/.done ## run the whole matrix of clients; Node 20 or newer is needed
 	@$(BIN)/python -m pytest -m "clients or not real" tests/clients $(ARGS)

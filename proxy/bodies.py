@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 
 from aiohttp import HttpVersion11, web
 
+from proxy.allowance import Share
 from proxy.codings import window_bits
 from proxy.errors import ClientFault
 from proxy.headers import Headers, content_coding
@@ -51,11 +52,14 @@ async def answer_expect(request: web.BaseRequest) -> None:
         request.writer.output_size = 0
 
 
-async def read_body(request: web.BaseRequest, limit: int) -> bytes:
-    """Return the whole body. Units: `limit` in bytes. Raises: ClientFault 413, ClientLeft."""
+async def read_body(request: web.BaseRequest, limit: int, share: Share) -> bytes:
+    """Return the whole body, taken from `share`. Units: `limit` in bytes. Raises: ClientFault 413, ProxyFault 503,
+    ClientLeft.
+    """
     # One buffer: a list of parts would cost forty times their size where they come byte by byte.
     body = bytearray()
     async for part in stream_body(request, limit):
+        share.take(len(part))
         body += part
     return bytes(body)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import importlib.util
 import json
 import os
 import re
@@ -21,24 +20,29 @@ from typing import Any
 import click
 
 from proxy import __version__
+from proxy.data_path import DATA_PATHS, DataPath
 from proxy.engine import Request
 from proxy.errors import Fault, PolicyFault
 from proxy.explain import as_text, explain
-from proxy.learn import as_text as lessons_text
-from proxy.learn import read_lessons
-from proxy.lifecycle import CannotStart, Options, serve
+from proxy.lessons import as_text as lessons_text
+from proxy.lessons import read_lessons
+from proxy.lifecycle import serve
 from proxy.log import set_up
+from proxy.options import CannotStart, Options, Traces, loop_factory
 from proxy.policy import Policy, effective_text, load_policy, preset_names, preset_text
 from proxy.policy.schema_json import schema_text
 from proxy.policy.units import parse_duration
 from proxy.policy.yaml_text import decode_text
 from proxy.policy_tests import STDIN, Report, case_files, find_gaps, report, run_suite
 from proxy.repairs import REPAIRS
+from proxy.several import serve_by_workers
+from proxy.tls import Tls
 
 DEFAULT_POLICY = Path("config/policy.yaml")
 DEFAULT_CASES = Path("config/tests")
 DEFAULT_ADMIN_URL = "http://127.0.0.1:8081"
 COULD_NOT_START = 3
+MAX_WORKERS = 256
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -46,6 +50,11 @@ def _option(*names: str, **given: Any) -> Callable[[Any], Any]:
     """Return an option that can also be set by MENDPROXY_NAME."""
     name = names[-1].removeprefix("--").replace("-", "_").upper()
     return click.option(*names, envvar=f"MENDPROXY_{name}", show_default=True, show_envvar=True, **given)
+
+
+def _file_option(name: str, about: str) -> Callable[[Any], Any]:
+    """Return an option for a file that is read at start, which tells what is wrong with it."""
+    return _option(name, default=None, metavar="FILE", help=about)
 
 
 policy_option = _option(
@@ -65,7 +74,16 @@ def main() -> None:
 @_option("--port", default=8080, type=click.IntRange(0, 65535), help="The port that clients are served on.")
 @_option("--admin-host", default="127.0.0.1", help="The address of the admin port.")
 @_option("--admin-port", default=8081, type=click.IntRange(0, 65535), help="The port for health and operation.")
-@_option("--workers", default=1, type=click.IntRange(1, 1), help="Processes; this version runs one.")
+@_file_option("--tls-cert", "The certificate, with its chain, by which clients are served by TLS.")
+@_file_option("--tls-key", "The key of that certificate.")
+@_file_option("--tls-client-ca", "Clients have to show a certificate of this CA.")
+@_file_option("--backend-ca", "The CA of the backends' certificates, instead of the system's.")
+@_file_option("--backend-cert", "The certificate that backends are shown.")
+@_file_option("--backend-key", "The key of that certificate.")
+@_option("--backend-insecure", is_flag=True, default=False, help="Verify no backend's certificate: for tests only.")
+@_option("--workers", default=1, type=click.IntRange(1, MAX_WORKERS), help="Processes that serve on the port.")
+@_option("--data-path", default="direct", type=click.Choice(DATA_PATHS), help="`session`: aiohttp's, to compare.")
+@_option("--traces", default="off", type=click.Choice(["off", "otlp"]), help="Where spans go; takes the extra `otel`.")
 @_option("--log-format", default="json", type=click.Choice(["json", "console"]), help="How a log line looks.")
 @_option("--log-level", default="info", type=click.Choice(LOG_LEVELS), help="What is logged.")
 @_option(
@@ -83,35 +101,52 @@ def serve_command(
     port: int,
     admin_host: str,
     admin_port: int,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_client_ca: str | None,
+    backend_ca: str | None,
+    backend_cert: str | None,
+    backend_key: str | None,
+    backend_insecure: bool,
     workers: int,
+    data_path: DataPath,
+    traces: Traces,
     log_format: str,
     log_level: str,
     learned: Path | None,
     drain_grace: str,
     drain_timeout: str,
 ) -> None:
-    """Serve. SIGHUP reloads the policy, SIGTERM drains and ends, a second signal ends now."""
-    set_up("console" if log_format == "console" else "json", log_level)
+    """Serve. SIGHUP reloads the policy and certificates, SIGTERM drains and ends, a second signal ends now."""
     options = Options(
-        policy_path=config,
-        load=lambda: load_policy(config, environ=os.environ, backend_url=backend),
+        config=str(config),
+        backend=backend,
         host=host,
         port=port,
         admin_host=admin_host,
         admin_port=admin_port,
+        workers=workers,
+        data_path=data_path,
+        traces=traces,
+        tls=_tls(Tls(tls_cert, tls_key, tls_client_ca, backend_ca, backend_cert, backend_key, backend_insecure)),
+        log_format="console" if log_format == "console" else "json",
+        log_level=log_level,
+        learned=None if learned is None else str(learned),
         drain_grace_s=_seconds("--drain-grace", drain_grace),
         drain_timeout_s=_seconds("--drain-timeout", drain_timeout),
-        learned_path=learned,
     )
+    sink = set_up(options.log_format, log_level, pid=os.getpid() if workers > 1 else None)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(serve(options))
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(serve(options) if workers == 1 else serve_by_workers(options))
     except PolicyFault as error:
         _fail("\n".join(map(str, error.faults)))
     except CannotStart as error:
         _fail(f"mendproxy: {error}")
     except OSError as error:
         _fail(f"mendproxy: {config}: {error.strerror or error}")
+    finally:
+        sink.flush()
 
 
 def _fail(message: str) -> None:
@@ -119,12 +154,10 @@ def _fail(message: str) -> None:
     sys.exit(COULD_NOT_START)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's event loop where it is installed; None is asyncio's own."""
-    if importlib.util.find_spec("uvloop") is None:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
-    return factory
+def _tls(tls: Tls) -> Tls:
+    if tls.misuse is not None:
+        raise click.UsageError(tls.misuse)
+    return tls
 
 
 def _seconds(name: str, text: str) -> float:
@@ -336,7 +369,7 @@ def health(url: str) -> None:
 def learned_command(file: Path) -> None:
     """Print what refusals taught, kept in FILE, as rules for a policy."""
     try:
-        click.echo(lessons_text(sorted(read_lessons(file), key=lambda lesson: lesson.last_s)), nl=False)
+        click.echo(lessons_text(read_lessons(file)), nl=False)
     except PolicyFault as error:
         click.echo("\n".join(map(str, error.faults)), err=True)
         sys.exit(1)

@@ -11,10 +11,10 @@ import struct
 import time
 from collections.abc import Awaitable
 from http import HTTPStatus
+from typing import Protocol
 
 from aiohttp import HttpVersion, HttpVersion11, hdrs, web
 from multidict import CIMultiDict
-from prometheus_client import Gauge
 
 from proxy.headers import Headers
 from proxy.upstream import ClientLeft
@@ -22,6 +22,16 @@ from proxy.wire import restore_raw_head
 
 # nginx' send_timeout: how long a client may take nothing of what is sent to it.
 SEND_TIMEOUT_S = 60.0
+
+
+class Gauge(Protocol):
+    """Counts what is open."""
+
+    def inc(self) -> None:
+        """Count one more."""
+
+    def dec(self) -> None:
+        """Count one less."""
 
 
 class _Response(web.StreamResponse):

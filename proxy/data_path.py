@@ -8,6 +8,7 @@ What a client and a backend see is the same with both; the tests of the edge run
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from typing import Final, Literal
 
@@ -24,9 +25,14 @@ DataPath = Literal["direct", "session"]
 DATA_PATHS: Final[tuple[DataPath, ...]] = ("direct", "session")
 
 
-def make_upstream(path: DataPath, note: Callable[[str, BackendFault | int], None]) -> Upstream:
-    """Return the way to backends of a data path; `note` is told of each status or fault."""
-    return DirectUpstream(note) if path == "direct" else SessionUpstream(note)
+def make_upstream(
+    path: DataPath, note: Callable[[str, BackendFault | int], None], tls: ssl.SSLContext | None = None
+) -> Upstream:
+    """Return the way to backends of a data path; `note` is told of each status or fault.
+
+    `tls` is how backends are spoken to by TLS, by default with the system's trust.
+    """
+    return DirectUpstream(note, tls) if path == "direct" else SessionUpstream(note, tls)
 
 
 def make_server(port: DataPort) -> web.Server:

@@ -13,8 +13,8 @@ import ipaddress
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -25,8 +25,9 @@ from aiohttp.http import HttpProcessingError, RawResponseMessage
 from aiohttp.streams import StreamReader
 
 from proxy.errors import BackendFault, ProxyError
-from proxy.headers import HeaderList, encode_head, get
+from proxy.headers import HeaderList, encode_head, get, of_wire
 from proxy.policy import Backend
+from proxy.tls import Tls, backend_context
 from proxy.upstream import (
     PART_BYTES,
     POOL_KEEP_ALIVE_S,
@@ -47,6 +48,7 @@ EYEBALLS_S = 0.25
 NAME_S = 10.0
 # A request of these has a body, if an empty one (RFC 9110 §8.6).
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_NO_HEAD = of_wire(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ class Pool:
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:
-            self._tls = ssl.create_default_context()
+            self._tls = backend_context(Tls())
         return self._tls
 
     def give_back(self, origin: Origin, connection: Connection) -> None:
@@ -229,7 +231,7 @@ class Answering:
         self.origin = origin
         self.connection: Connection | None = connection
         self.message: RawResponseMessage | None = None
-        self.said = HeaderList(())
+        self.said = _NO_HEAD
         self.body: StreamReader | None = None
         self.failure: BaseException | None = None  # of the request's own body
         self.follower: Callable[[], None] | None = None
@@ -239,7 +241,7 @@ class Answering:
     def ask(self, call: Call) -> None:
         """Send the request, with its body where that is small."""
         if self.connection is not None:
-            may_switch = get(call.headers, "upgrade") is not None
+            may_switch = call.method == "GET" and get(call.headers, "upgrade") is not None
             data = encode_call(call, self.origin)
             self.connection.ask(self, data, is_bare=call.method == "HEAD", may_switch=may_switch)
             if isinstance(call.body, bytes) and len(call.body) > PART_BYTES:
@@ -307,6 +309,11 @@ class Answering:
         """Whether the body has come and been taken to its end."""
         return self.connection is None or (self.body is not None and self.body.at_eof())
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the body has come to its end, and has not failed; it may still have to be taken."""
+        return self.body is not None and self.body.is_eof() and self.body.exception() is None
+
     def end(self) -> None:
         """Give the connection back where the answer was read to its end, else close it."""
         connection, self.connection = self.connection, None
@@ -361,6 +368,11 @@ class DirectReply(Reply):
                 raise answering.failure
             await answering.wait(wait_s)
 
+    async def finish(self) -> None:
+        """Let the last bytes of a finished answer come in, so that its connection can be used again."""
+        if not self.answering.is_over:
+            await super().finish()
+
     def close(self) -> None:
         """Cut off what is still to come."""
         self.answering.end()
@@ -398,18 +410,9 @@ class DirectUpstream(Upstream):
         """How many connections are in use."""
         return self.pool.busy
 
-    @asynccontextmanager
-    async def answer(self, backend: Backend, base: str, call: Call, sent_at_s: float) -> AsyncIterator[Reply]:
+    def answer(self, backend: Backend, base: str, call: Call, sent_at_s: float) -> AbstractAsyncContextManager[Reply]:
         """Send a request and give its answer; leaving the context closes one that was not read to its end."""
-        async with AsyncExitStack() as stack:
-            try:
-                answering = await self._head(stack, backend, origin_of(base), call)
-            except BackendFault as missed:
-                self.note(backend.name, missed)
-                raise
-            reply = DirectReply(answering, sent_at_s)
-            self.note(backend.name, reply.status)
-            yield reply
+        return _Asking(self, backend, origin_of(base), call, sent_at_s)
 
     def ask_idle(self, base: str, call: Call) -> Answering | None:
         """Send a request on an idle connection to `base`, at once; return None where there is none."""
@@ -421,31 +424,80 @@ class DirectUpstream(Upstream):
         answering.ask(call)
         return answering
 
-    async def _head(self, stack: AsyncExitStack, backend: Backend, origin: Origin, call: Call) -> Answering:
-        idle = None if call.is_fresh else self.pool.take(origin)
-        connection = idle
-        if connection is None:
-            connection = await self.pool.connect(origin, backend.timeouts.connect_s)
+    async def ask_fresh(self, base: str, call: Call, connect_s: float) -> Answering:
+        """Send a request on a new connection to `base`. Raises: BackendFault."""
+        origin = origin_of(base)
+        answering = Answering(self.pool, origin, await self.pool.connect(origin, connect_s))
+        answering.ask(call)
+        return answering
+
+
+class _Asking(AbstractAsyncContextManager[Reply]):
+    """One request of a task's, from its being sent until its answer was read, or is not wanted any more."""
+
+    def __init__(
+        self, upstream: DirectUpstream, backend: Backend, origin: Origin, call: Call, sent_at_s: float
+    ) -> None:
+        self._upstream = upstream
+        self._pool = upstream.pool
+        self._backend = backend
+        self._origin = origin
+        self._call = call
+        self._sent_at_s = sent_at_s
+        self._answering: Answering | None = None
+        self._streaming: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Reply:
         try:
-            return await self._asked(stack, backend, Answering(self.pool, origin, connection), call)
+            answering = await self._head()
+        except BaseException as error:
+            await self._end()
+            if isinstance(error, BackendFault):
+                self._upstream.note(self._backend.name, error)
+            raise
+        reply = DirectReply(answering, self._sent_at_s)
+        self._upstream.note(self._backend.name, reply.status)
+        return reply
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._end()
+
+    async def _head(self) -> Answering:
+        """Return what brings the answer, once its head is there. Raises: BackendFault."""
+        call = self._call
+        idle = None if call.is_fresh else self._pool.take(self._origin)
+        try:
+            return await self._asked(idle or await self._connected(), call)
         except (aiohttp.ClientError, OSError, HttpProcessingError) as error:
             body = call.body.again() if isinstance(call.body, Streamed) else call.body
             if idle is None or not is_stale(error) or (body is None and call.body is not None):
                 raise before_head(error) from error
-        fresh = Answering(self.pool, origin, await self.pool.connect(origin, backend.timeouts.connect_s))
+        await self._end()
         try:
-            return await self._asked(stack, backend, fresh, replace(call, body=body))
+            return await self._asked(await self._connected(), replace(call, body=body))
         except (aiohttp.ClientError, OSError, HttpProcessingError) as error:
             raise before_head(error) from error
 
-    async def _asked(self, stack: AsyncExitStack, backend: Backend, answering: Answering, call: Call) -> Answering:
+    async def _connected(self) -> Connection:
+        return await self._pool.connect(self._origin, self._backend.timeouts.connect_s)
+
+    async def _asked(self, connection: Connection, call: Call) -> Answering:
         """Send a request and return when its answer's head is there."""
-        stack.callback(answering.end)
+        self._answering = answering = Answering(self._pool, self._origin, connection)
         answering.ask(call)
         if isinstance(call.body, Streamed):
-            stack.push_async_callback(_stop, asyncio.get_running_loop().create_task(_stream(answering, call)))
-        await answering.head(backend.timeouts.first_content_s)
+            self._streaming = asyncio.get_running_loop().create_task(_stream(answering, call))
+        await answering.head(self._backend.timeouts.first_content_s)
         return answering
+
+    async def _end(self) -> None:
+        """Give the connection back, or close it where more of the answer could come."""
+        try:
+            if self._streaming is not None:
+                await _stop(self._streaming)
+        finally:
+            if self._answering is not None:
+                self._answering.end()
 
 
 async def _stop(task: asyncio.Task[None]) -> None:

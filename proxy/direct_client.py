@@ -1,6 +1,7 @@
 """The connection to the client, written to directly: what was said goes out as it is, in as few writes as can be.
 
     start (head) · put (body) · finish        at once, for who is called where bytes come in
+    tell (all of it)                          the same, of an answer that is there as a whole
     begin · write · end                       the same, waiting while the client is slow
 
 A cut answer has to look cut: the connection closes before the length or the last chunk that was promised.
@@ -18,15 +19,16 @@ from http import HTTPStatus
 
 from aiohttp import HttpVersion11
 from aiohttp.http import RawRequestMessage
-from prometheus_client import Gauge
 
-from proxy.client import Watch, abort_answer
-from proxy.headers import Headers, encode_head
+from proxy.client import Gauge, Watch, abort_answer
+from proxy.headers import Headers, encode_head, get
 from proxy.upstream import ClientLeft
 from proxy.wire import Sent, Served
 
 _PHRASES = {int(status): status.phrase for status in HTTPStatus}
-_NO_CONTENT = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
+# Plain numbers: to look a member of HTTPStatus up takes longer than all that is done with it.
+_SWITCH, _NO_BODY = int(HTTPStatus.SWITCHING_PROTOCOLS), int(HTTPStatus.NO_CONTENT)
+_NO_CONTENT = frozenset({_NO_BODY, int(HTTPStatus.NOT_MODIFIED)})
 # Above this a copy costs more than a second part for the kernel.
 _JOINED_BYTES = 64 * 1024
 
@@ -62,20 +64,20 @@ class DirectClient:
 
     def start(self, status: int, reason: str | None, headers: Headers) -> None:
         """Write the status line and headers, with the first bytes of the body or at the end."""
-        message, told = self._message, {name.lower(): value for name, value in headers}
+        message = self._message
         is_1_1 = message.version >= HttpVersion11
-        is_stream = told.get("content-type", "").lower().startswith("text/event-stream")
+        is_stream = (get(headers, "content-type") or "").lower().startswith("text/event-stream")
         said = list(headers)
-        self._has_length = "content-length" in told
+        self._has_length = get(headers, "content-length") is not None
         self._is_bare = message.method == "HEAD" or status in _NO_CONTENT
-        if status == HTTPStatus.NO_CONTENT and self._has_length:
+        if status == _NO_BODY and self._has_length:
             said = [(name, value) for name, value in said if name.lower() != "content-length"]
-        is_switch = status == HTTPStatus.SWITCHING_PROTOCOLS
+        is_switch = status == _SWITCH
         if not (self._is_bare or self._has_length or is_switch):
             self._is_chunked = is_1_1
             self.is_closing = self.is_closing or not is_1_1
             said += [("Transfer-Encoding", "chunked")] if is_1_1 else []
-        if "date" not in told:
+        if get(headers, "date") is None:
             said.append(("Date", _date(int(time.time()))))
         self.is_closing = self.is_closing or message.should_close
         if not is_switch:
@@ -109,6 +111,21 @@ class DirectClient:
         last = b"0\r\n\r\n" if self._is_chunked else b""
         if head or last:
             self._send(head + last)
+
+    def tell(self, status: int, reason: str | None, headers: Headers, body: bytes) -> None:
+        """Write a whole answer. Raises: ClientLeft."""
+        self.start(status, reason, headers)
+        if body and (self._is_bare or len(body) > _JOINED_BYTES):
+            self.put(body)
+            self.finish()
+            return
+        head, self._head = self._head, b""
+        self.sent_bytes = len(body)
+        if self._is_chunked:
+            self._send(b"%b%x\r\n%b\r\n0\r\n\r\n" % (head, len(body), body) if body else head + b"0\r\n\r\n")
+        else:
+            self._send(head + body)
+        self.is_done = True
 
     def _send(self, *parts: bytes) -> None:
         transport = self.connection.transport

@@ -126,20 +126,21 @@ def _plan(
     run = _Run(facts, draft)
     more, left_out = learned(backend.name)
     skipped = frozenset([rule.id for rule in more if rule.id in left_out and _holds(rule, run.facts)])
+    selection = backend.index.selection(facts)
     if trace is not None:
         trace += (_passed_over(rule, run) or _fire(rule, run) for rule in backend.rules)
         trace += (_passed_over(rule, run) or _fire(rule, run) for rule in more if rule.id not in skipped)
     else:
-        _run_possible(backend.index, run)
+        _run_possible(backend.index, selection, run)
         for rule in more:
             if rule.id not in skipped and _is_due(rule, run):
                 _fire(rule, run)
-    return _finish(run, backend, strict=_is_strict(request.headers), skipped=skipped)
+    return _finish(run, backend, selection, strict=is_strict(request.headers), skipped=skipped)
 
 
-def _run_possible(index: RuleIndex, run: _Run) -> None:
+def _run_possible(index: RuleIndex, selection: Selection, run: _Run) -> None:
     """Run the rules that can do something: as if all were run, which is what a trace does."""
-    selection, seen = index.selection(run.facts), dict[int, int]()
+    seen: dict[int, int] = {}
     positions = index.possible(run.facts.body, selection, seen)
     following = 0
     while following < len(positions) and run.draft.rejection is None:
@@ -152,13 +153,6 @@ def _run_possible(index: RuleIndex, run: _Run) -> None:
             # The edit may have made other rules possible, and ruled some out.
             positions = index.possible(run.facts.body, selection, seen)
             following = bisect_right(positions, at)
-
-
-def _is_strict(headers: Headers) -> bool:
-    for name, _ in headers:
-        if len(name) == len("prefer") and name.lower() == "prefer":
-            return is_strict(headers)
-    return False
 
 
 def _backend(policy: Policy, model: str | None) -> Backend:
@@ -253,6 +247,7 @@ def _loses(rule: Rule, losses: list[str]) -> str | None:
 def _finish(
     run: _Run,
     backend: Backend,
+    selection: Selection,
     *,
     strict: bool,
     tried: frozenset[str] = frozenset(),
@@ -260,7 +255,6 @@ def _finish(
     skipped: frozenset[str] = frozenset(),
 ) -> Plan:
     refusal = _refusal(run, strict=strict) if run.applied else None
-    selection = backend.index.selection(run.facts)
     base = Plan(
         backend=backend,
         facts=run.facts,
@@ -346,6 +340,7 @@ def replan(old: Plan, failure: Failure, policy: Policy) -> Plan | None:
         new = _finish(
             run,
             old.backend,
+            old.backend.index.selection(run.facts),
             strict=old.is_strict,
             tried=old.tried | fired,
             reactions=(*old.reactions, *reactions),

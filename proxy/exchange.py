@@ -12,6 +12,7 @@ from typing import Protocol
 
 from proxy import headers
 from proxy.admission import METHODS
+from proxy.allowance import Share
 from proxy.chunks import encode_json
 from proxy.codings import beginning
 from proxy.engine import Plan, Request
@@ -19,6 +20,7 @@ from proxy.errors import BackendFault, ProxyError
 from proxy.headers import Headers
 from proxy.policy import Backend, Policy
 from proxy.refusals import Failure, read_refusal
+from proxy.tracing import RequestTrace
 from proxy.upstream import Call, Reply, Streamed, Upstream, silent
 
 # How much of a refusal's body is read for the rules that know it by its text.
@@ -74,7 +76,9 @@ class Exchange:
     peer: str | None
     scheme: str
     version: str
+    share: Share
     record: Record = field(default_factory=Record)
+    trace: RequestTrace | None = None
 
     def call(self, plan: Plan, branch: int, backend: Backend | None = None) -> Call:
         """Return the upstream request of a branch, to the plan's backend unless another is given."""
@@ -93,7 +97,12 @@ class Exchange:
         if plan.restore is not None:
             passed = [*headers.without(passed, "accept", "accept-encoding"), ("Accept-Encoding", "identity")]
         query = f"?{self.request.query}" if self.request.query else ""
-        return Call(self.request.method, self.request.path + query, passed, body)
+        span = None
+        if self.trace is not None:
+            to = backend or plan.backend
+            span = self.trace.branch(plan, branch, to, self.address(to))
+            passed = [*headers.without(passed, "traceparent", "tracestate"), *span.headers]
+        return Call(self.request.method, self.request.path + query, passed, body, span=span)
 
     def _with_credentials(self, passed: list[tuple[str, str]], backend: Backend) -> list[tuple[str, str]]:
         if backend.api_key:
@@ -114,7 +123,7 @@ class Exchange:
         A redirect to the backend's own address would lead around the proxy, so it is told relative to ours.
         """
         passed = headers.strip_hop_by_hop(reply_headers, "x-request-id")
-        if headers.get(passed, "location") is not None:
+        if headers.get(reply_headers, "location") is not None:
             origin = self.address(plan.backend).rstrip("/")
             passed = [headers.relative_to(origin, name, value) for name, value in passed]
         return passed + self.told(plan)
@@ -161,13 +170,14 @@ def refused_by(fault: BackendFault, plan: Plan, *, index: int | None = None) -> 
     return Refused(Failure(None, fault.message, stream=how), fault, index=index)
 
 
-async def read_http_refusal(reply: Reply, limit: int, wait_s: float | None) -> Refused:
-    """Return the refusal that an answer with an error status is. Units: `limit` in bytes.
+async def read_http_refusal(exchange: Exchange, reply: Reply, wait_s: float | None) -> Refused:
+    """Return the refusal that an answer with an error status is.
 
     Raises: BackendFault where its body is cut, or stops.
     """
+    limit = exchange.policy.limits.response_bytes
     try:
-        body, is_whole = await reply.read_up_to(limit, wait_s)
+        body, is_whole = await reply.read_up_to(limit, wait_s, exchange.share.take)
     except TimeoutError:
         raise silent("stopped in the middle of its answer") from None
     failure = read_refusal(reply.status, beginning(reply.headers, body, MATCHED_BYTES))
@@ -210,6 +220,8 @@ async def tell_error(exchange: Exchange, plan: Plan | None, error: ProxyError, *
         return
     said = [_JSON, ("Content-Length", str(len(body))), *exchange.told(plan)]
     said.append(("Proxy-Status", headers.proxy_status(error.token)))
+    if error.status == 503:
+        said.append(("Retry-After", "1"))
     if error.code == "repair_refused":
         said.append(("Preference-Applied", "handling=strict"))
     if error.status == 408:

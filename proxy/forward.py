@@ -17,12 +17,12 @@ from proxy.direct import DirectReply
 from proxy.direct_client import DirectClient
 from proxy.engine import Plan
 from proxy.errors import BackendFault
-from proxy.exchange import Exchange, Refused
+from proxy.exchange import Exchange
 from proxy.passage import Passage
 from proxy.upstream import ClientLeft, in_body
 
-Done = Callable[[BaseException | None], None]
-"""Told of the end: None where the client has all that it can get, else Refused, BackendFault or ClientLeft."""
+Done = Callable[[Exception | None], None]
+"""Told of the end: None where the client has all that it can get, else Refused, a ProxyError, ClientLeft, or a bug."""
 
 
 class Forward:
@@ -37,7 +37,7 @@ class Forward:
         self._answering = reply.answering
         self._done = done
         is_post = exchange.request.method == "POST"
-        self._passage = Passage(exchange.policy, plan, reply, is_post=is_post, now_s=time.monotonic())
+        self._passage = Passage(exchange, plan, reply, is_post=is_post, now_s=time.monotonic())
         self._is_done = False
         self._watch: Watch | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -62,10 +62,13 @@ class Forward:
                 timer.cancel()
         self._timer = self._watch = None
 
-    def _finish(self, error: BaseException | None) -> None:
+    def _finish(self, error: Exception | None) -> None:
         if not self._is_done:
+            # Who is told holds this, so it lets go of who is told: a cycle would keep all of a request's memory for
+            # the collector, and the next request would have to do with colder.
+            done, self._done = self._done, _nobody
             self.stop()
-            self._done(error)
+            done(error)
 
     def _more(self) -> None:
         """Carry what has come, as long as the client takes it."""
@@ -83,7 +86,7 @@ class Forward:
             self._failed(in_body(error))
         except BackendFault as fault:
             self._failed(fault)
-        except (Refused, ClientLeft) as news:
+        except Exception as news:  # noqa: BLE001 whatever it is, who asked for the answer has to tell it, and not the loop
             self._finish(news)
 
     def _is_held_back(self) -> bool:
@@ -140,7 +143,7 @@ class Forward:
             self._late()
         except BackendFault as fault:
             self._failed(fault)
-        except (Refused, ClientLeft) as news:
+        except Exception as news:  # noqa: BLE001 whatever it is, who asked for the answer has to tell it, and not the loop
             self._finish(news)
 
     def _late(self) -> None:
@@ -167,6 +170,8 @@ class Forward:
     def _cut_off(self, fault: BackendFault) -> None:
         record = self._exchange.record
         record.error, record.is_truncated = fault, True
+        if self._exchange.trace is not None:
+            self._exchange.trace.failed(fault)
         last = self._passage.closing(fault)
         try:
             if last:
@@ -178,11 +183,15 @@ class Forward:
         self._finish(None)
 
 
+def _nobody(_error: Exception | None) -> None:
+    """Tell nobody."""
+
+
 async def forward(exchange: Exchange, plan: Plan, reply: DirectReply, client: DirectClient) -> None:
     """Carry an answer to its end, for who waits in a task. Raises: Refused, BackendFault, ClientLeft."""
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def done(error: BaseException | None) -> None:
+    def done(error: Exception | None) -> None:
         if ended.done():
             return
         if error is None:

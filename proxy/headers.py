@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Sequence
+from itertools import compress
 
 import http_sf
 from http_sf.types import BareItemType, ListType
@@ -33,8 +34,8 @@ _HOP_BY_HOP = frozenset(
     }
 )
 # What a request says to its backend is told anew.
-_OURS = frozenset({"host", "expect", "x-request-id", "via"})
-_OURS_WITH_PEER = _OURS | {"x-forwarded-for"}
+_OURS = ("host", "expect", "x-request-id", "via")
+_OURS_WITH_PEER = (*_OURS, "x-forwarded-for")
 # An edited message is another representation: what described the old bytes would lie about the new ones.
 _OF_THE_BYTES = frozenset(
     {"content-length", "content-encoding", "content-digest", "repr-digest", "digest", "content-md5", "etag"}
@@ -42,23 +43,56 @@ _OF_THE_BYTES = frozenset(
 # 20 digits hold any length that 64 bits do; Python refuses to read one of more than 4300.
 _MAX_LENGTH_DIGITS = 20
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_TOKENS = re.compile(f"{_TOKEN.pattern}(?:,{_TOKEN.pattern})*")
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 _RAW = re.compile("[\udc80-\udcff]")
 _SANE_ID = re.compile(r"[\x21-\x7e]{1,128}")
+# Of the names that are remembered: a head of all of them, and how many ways to leave some of them out.
+_LONGEST_KEPT_BYTES = 1024
+_MOST_MASKS = 16
 _PREFERENCE = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^,"]|")+')
 
 
+class Names:
+    """What a head's names tell by themselves: who speaks HTTP sends the same ones again and again."""
+
+    __slots__ = ("_masks", "are_plain", "at", "length", "lowers", "texts")
+
+    def __init__(self, raw: tuple[bytes, ...]) -> None:
+        """Look at these; `at` is where each name, in lower case, stands first."""
+        self.texts = [name.decode("utf-8", "surrogateescape") for name in raw]
+        self.lowers = [name.lower() for name in self.texts]
+        self.at = {name: at for at, name in reversed(list(enumerate(self.lowers)))}
+        self.length = len("".join(self.texts))
+        # Each once, so that none can be told in two ways.
+        is_clear = len(self.at) == len(raw) and not any("_" in name for name in self.lowers)
+        self.are_plain = is_clear and all(map(_TOKEN.fullmatch, self.lowers))
+        self._masks: dict[frozenset[str], list[bool]] = {}
+
+    def but(self, dropped: frozenset[str]) -> list[bool]:
+        """Return which of the names are not among those that are dropped."""
+        mask = self._masks.get(dropped)
+        if mask is None:
+            if len(self._masks) >= _MOST_MASKS:
+                self._masks.clear()
+            mask = self._masks[dropped] = [name not in dropped for name in self.lowers]
+        return mask
+
+
+_known_names = functools.lru_cache(maxsize=512)(Names)
+
+
 class HeaderList(list[tuple[str, str]]):
-    """Headers that are asked for often: `lowers` are their names in lower case, `first` the first value of each."""
+    """A head as it came, which is asked for often; it is not changed any more."""
 
-    __slots__ = ("first", "lowers")
+    __slots__ = ("length", "names", "values_are_plain")
 
-    def __init__(self, headers: Headers) -> None:
-        """Hold these; they are not changed any more."""
-        super().__init__(headers)
-        self.lowers = [_lower(name) for name, _ in headers]
-        self.first = {lower: value for lower, (_, value) in zip(reversed(self.lowers), reversed(self), strict=True)}
+    def __init__(self, names: Names, values: Sequence[str]) -> None:
+        """Hold these; `length` is that of all names and values."""
+        super().__init__(zip(names.texts, values, strict=True))
+        self.names = names
+        text = "".join(values)
+        self.length = names.length + len(text)
+        self.values_are_plain = text.isascii() and text.isprintable()
 
 
 @functools.lru_cache(maxsize=1024)
@@ -66,14 +100,14 @@ def _lower(name: str) -> str:
     return name.lower()
 
 
-@functools.lru_cache(maxsize=1024)
-def _spelt(name: bytes) -> str:
-    return name.decode("ascii", "surrogateescape")
-
-
 def of_wire(raw: Iterable[tuple[bytes, bytes]]) -> HeaderList:
     """Return headers as text, names spelt as they came. Bytes that are no UTF-8 survive as surrogates."""
-    return HeaderList([(_spelt(name), value.decode("utf-8", "surrogateescape")) for name, value in raw])
+    said, told = tuple(zip(*raw, strict=True)) or ((), ())
+    names = _known_names(said) if sum(map(len, said)) <= _LONGEST_KEPT_BYTES else Names(said)
+    values = b"\n".join(told).decode("utf-8", "surrogateescape").split("\n") if told else []
+    if len(values) != len(told):
+        values = [value.decode("utf-8", "surrogateescape") for value in told]
+    return HeaderList(names, values)
 
 
 def has_raw_bytes(headers: Iterable[tuple[str, str]]) -> bool:
@@ -88,13 +122,13 @@ def has_control(value: str) -> bool:
 
 def encode_head(first_line: str, headers: Iterable[tuple[str, str]]) -> bytes:
     """Return a message's head, bytes that are no UTF-8 as they came; control characters have to be kept out before."""
-    lines = [first_line, *(f"{name}: {value}" for name, value in headers), "", ""]
-    return "\r\n".join(lines).encode("utf-8", "surrogateescape")
+    return "\r\n".join([first_line, *map(": ".join, headers), "", ""]).encode("utf-8", "surrogateescape")
 
 
 def head_bytes(headers: Headers) -> int:
     """Return how large a head is, about: the bytes of its names and values."""
-    return len("".join(map("".join, headers))) + len(": \r\n") * len(headers)
+    length = headers.length if isinstance(headers, HeaderList) else len("".join(map("".join, headers)))
+    return length + len(": \r\n") * len(headers)
 
 
 def fault_in(headers: Headers) -> str | None:
@@ -107,18 +141,10 @@ def fault_in(headers: Headers) -> str | None:
 
 def _is_plain(headers: HeaderList) -> bool:
     """Return whether no header can be at fault, told of all at once: most are of names that everybody knows."""
-    names = ",".join(headers.lowers)
-    values = "".join([value for _, value in headers])
-    length = headers.first.get("content-length", "0")
-    return (
-        len(headers.first) == len(headers)
-        and _TOKENS.fullmatch(names) is not None
-        and "_" not in names
-        and values.isascii()
-        and (values.isprintable() or not values)
-        and length.isdigit()
-        and len(length) <= _MAX_LENGTH_DIGITS
-    )
+    if not (headers.values_are_plain and headers.names.are_plain):
+        return False
+    length = get(headers, "content-length")
+    return length is None or (length.isdigit() and len(length) <= _MAX_LENGTH_DIGITS)
 
 
 def _first_fault_in(headers: Headers) -> str | None:
@@ -139,13 +165,18 @@ def _first_fault_in(headers: Headers) -> str | None:
 def get(headers: Headers, name: str) -> str | None:
     """Return the value of the first header of that name (lower case), or None."""
     if isinstance(headers, HeaderList):
-        return headers.first.get(name)
-    return next((value for key, value in headers if key.lower() == name), None)
+        at = headers.names.at.get(name)
+        return None if at is None else headers[at][1]
+    length = len(name)
+    for key, value in headers:
+        if len(key) == length and key.lower() == name:
+            return value
+    return None
 
 
 def content_coding(headers: Headers) -> str:
     """Return the content codings in lower case, of all lines that name some, or `identity`. Source: RFC 9110 §5.3."""
-    if isinstance(headers, HeaderList) and "content-encoding" not in headers.first:
+    if isinstance(headers, HeaderList) and "content-encoding" not in headers.names.at:
         return "identity"
     told = (value.strip().lower() for key, value in headers if key.lower() == "content-encoding")
     return ", ".join(filter(None, told)) or "identity"
@@ -158,7 +189,7 @@ def without(headers: Headers, *names: str) -> list[tuple[str, str]]:
 
 def _left(headers: Headers, dropped: frozenset[str]) -> list[tuple[str, str]]:
     if isinstance(headers, HeaderList):
-        return [header for header, lower in zip(headers, headers.lowers, strict=True) if lower not in dropped]
+        return list(compress(headers, headers.names.but(dropped)))
     return [header for header in headers if _lower(header[0]) not in dropped]
 
 
@@ -167,20 +198,19 @@ def strip_hop_by_hop(headers: Headers, *also: str) -> list[tuple[str, str]]:
 
     Source: RFC 9110 §7.6.1.
     """
-    return _left(headers, _hop_by_hop(headers, frozenset(also)))
+    return _left(headers, _hop_by_hop(headers, also))
 
 
-def _hop_by_hop(headers: Headers, also: frozenset[str] = frozenset()) -> frozenset[str]:
+def _hop_by_hop(headers: Headers, also: tuple[str, ...]) -> frozenset[str]:
     if get(headers, "connection") is None:
-        return _HOP_BY_HOP | also
-    lines = tuple(value for name, value in headers if _lower(name) == "connection")
-    return _named_by(lines) | also
+        return _dropped((), also)
+    return _dropped(tuple(value for name, value in headers if _lower(name) == "connection"), also)
 
 
 @functools.lru_cache(maxsize=256)
-def _named_by(connection: tuple[str, ...]) -> frozenset[str]:
-    """Return the hop-by-hop names and those that the lines of a Connection header name, in lower case."""
-    return _HOP_BY_HOP | {token.strip().lower() for line in connection for token in line.split(",")}
+def _dropped(connection: tuple[str, ...], also: tuple[str, ...]) -> frozenset[str]:
+    """Return the hop-by-hop names, those that the lines of a Connection header name, and others; in lower case."""
+    return _HOP_BY_HOP | {token.strip().lower() for line in connection for token in line.split(",")} | set(also)
 
 
 def relative_to(origin: str, name: str, value: str) -> tuple[str, str]:
@@ -204,22 +234,25 @@ def toward_backend(
     Host is the backend's own, so it is left out here; the client's is told in X-Forwarded-Host. Expect was between
     the client and us.
     """
-    passed = _left(headers, _hop_by_hop(headers, _OURS_WITH_PEER if peer else _OURS))
-    passed.append(("Via", _appended(headers, "via", f"{version} {PSEUDONYM}")))
+    dropped = _hop_by_hop(headers, _OURS_WITH_PEER if peer else _OURS)
+    passed = _left(headers, dropped)
+    names = headers.names.at if isinstance(headers, HeaderList) else {_lower(name) for name, _ in headers}
+    via = f"{version} {PSEUDONYM}"
+    passed.append(("Via", _appended(headers, "via", via) if "via" in names else via))
     if peer:
-        passed.append(("X-Forwarded-For", _appended(headers, "x-forwarded-for", peer)))
-    host, names = get(headers, "host"), {_lower(name) for name, _ in passed}
-    if "x-forwarded-proto" not in names:
+        passed.append(
+            ("X-Forwarded-For", _appended(headers, "x-forwarded-for", peer) if "x-forwarded-for" in names else peer)
+        )
+    host = get(headers, "host")
+    if "x-forwarded-proto" in dropped or "x-forwarded-proto" not in names:
         passed.append(("X-Forwarded-Proto", scheme))
-    if host and "x-forwarded-host" not in names:
+    if host and ("x-forwarded-host" in dropped or "x-forwarded-host" not in names):
         passed.append(("X-Forwarded-Host", host))
     passed.append(("X-Request-Id", request_id))
     return passed
 
 
 def _appended(headers: Headers, name: str, last: str) -> str:
-    if get(headers, name) is None:
-        return last
     return ", ".join([*(value for key, value in headers if _lower(key) == name), last])
 
 

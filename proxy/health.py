@@ -6,11 +6,13 @@ The look is `GET /v1/models`, which makes no engine generate anything. `/health`
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+import msgspec
 
 from proxy.errors import BackendFault
-from proxy.policy import Backend
+from proxy.policy import Backend, Policy
 from proxy.upstream import Call, Upstream
 
 # A belief is as good as new for this long, so that probes by the second cost the backend one request in five.
@@ -18,9 +20,11 @@ FRESH_S = 5.0
 LOOK_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Belief:
-    """What is believed of a backend, why, and since when on the monotonic clock."""
+class Belief(msgspec.Struct, frozen=True):
+    """What is believed of a backend, why, and since when on the monotonic clock, which all processes share.
+
+    A struct, since one is made for each answer: a frozen dataclass takes five times as long to make.
+    """
 
     is_up: bool
     why: str
@@ -31,20 +35,42 @@ class Health:
     """Holds the beliefs. Traffic notes them; readiness asks for them."""
 
     def __init__(self) -> None:
-        self._beliefs: dict[str, Belief] = {}
+        self.known: dict[str, Belief] = {}
 
     def note(self, backend: str, outcome: BackendFault | int | None) -> None:
         """Note how a request to a backend went: an answer with some status came, or none did."""
         fault = outcome if isinstance(outcome, BackendFault) else None
-        self._beliefs[backend] = Belief(fault is None, fault.message if fault else "answers", time.monotonic())
+        self.known[backend] = Belief(fault is None, fault.message if fault else "answers", time.monotonic())
 
-    async def belief(self, backend: Backend, upstream: Upstream, address: Callable[[Backend], str]) -> Belief:
-        """Return what is believed of a backend, looking when the last news of it is old."""
-        known = self._beliefs.get(backend.name)
-        if known is None or time.monotonic() - known.at_s > FRESH_S:
-            await _look(backend, upstream, address(backend))
-            known = self._beliefs.get(backend.name, known)
-        return known or Belief(False, "no news yet", time.monotonic())
+    async def look(
+        self, backends: Iterable[Backend], upstream: Upstream, address: Callable[[Backend], str]
+    ) -> dict[str, Belief]:
+        """Return what is believed of each backend, looking where the last news of it is old."""
+        for backend in backends:
+            if not is_fresh(self.known.get(backend.name)):
+                await _look(backend, upstream, address(backend))
+        return self.known
+
+
+def is_fresh(belief: Belief | None) -> bool:
+    """Return whether a belief is as good as new."""
+    return belief is not None and time.monotonic() - belief.at_s <= FRESH_S
+
+
+def newest(known: Iterable[Mapping[str, Belief]]) -> dict[str, Belief]:
+    """Return the latest that any process knows of each backend."""
+    latest: dict[str, Belief] = {}
+    for beliefs in known:
+        for name, belief in beliefs.items():
+            if name not in latest or latest[name].at_s < belief.at_s:
+                latest[name] = belief
+    return latest
+
+
+def of_policy(policy: Policy, known: Mapping[str, Belief]) -> dict[str, Belief]:
+    """Return the beliefs of a policy's backends, in its order."""
+    unknown = Belief(is_up=False, why="no news yet", at_s=0.0)
+    return {backend.name: known.get(backend.name, unknown) for backend in policy.backends}
 
 
 async def _look(backend: Backend, upstream: Upstream, base: str) -> None:

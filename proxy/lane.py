@@ -21,19 +21,22 @@ from proxy import engine
 from proxy.bodies import too_large
 from proxy.direct import Answering, DirectReply, DirectUpstream, is_stale
 from proxy.direct_client import DirectClient
-from proxy.engine import Request
+from proxy.engine import Plan, Request
 from proxy.errors import BackendFault, ProxyError, ProxyFault
 from proxy.exchange import Refused
 from proxy.forward import Forward
 from proxy.headers import content_coding
 from proxy.models import is_joined
+from proxy.passage import is_looked_at
 from proxy.relay import Begun
 from proxy.server import DataPort, where
-from proxy.upstream import ClientLeft, before_head
+from proxy.tracing import BranchSpan
+from proxy.upstream import Call, ClientLeft, before_head
 from proxy.wire import Served, is_spoken
 
 # Above this a body is read in parts, by a task.
 MAX_BODY_BYTES = 256 * 1024
+_LOWEST_REFUSAL = int(HTTPStatus.BAD_REQUEST)
 
 log = structlog.get_logger("mendproxy")
 
@@ -60,7 +63,20 @@ class Lane:
 class InLane:
     """One request in the lane."""
 
-    __slots__ = ("_answering", "_body", "_connection", "_forward", "_lane", "_message", "_timer", "_work", "client")
+    __slots__ = (
+        "_answering",
+        "_body",
+        "_connecting",
+        "_connection",
+        "_forward",
+        "_is_old",
+        "_lane",
+        "_message",
+        "_span",
+        "_timer",
+        "_work",
+        "client",
+    )
 
     def __init__(self, lane: Lane, connection: Served, message: RawRequestMessage, body: StreamReader) -> None:
         self._lane = lane
@@ -72,6 +88,9 @@ class InLane:
         self._answering: Answering | None = None
         self._forward: Forward | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._span: BranchSpan | None = None
+        self._is_old = False  # the connection to the backend: one that was idle may have been closed
 
     def begin(self) -> None:
         """Send the request on, or hand it over."""
@@ -99,6 +118,7 @@ class InLane:
         if self._message.chunked or self._body.total_bytes:
             if not port.reads_body(said):
                 return False
+            exchange.share.take(self._body.total_bytes)
             raw = self._body.read_nowait()
             exchange.body = raw
             exchange.request = said = Request(said.method, said.path, said.query, said.headers, raw)
@@ -107,15 +127,40 @@ class InLane:
         if plan.refusal is not None or plan.restore is not None or plan.backend.max_concurrency:
             return False
         backend = plan.backend
-        answering = self._lane.upstream.ask_idle(exchange.address(backend), exchange.call(plan, 0))
+        base, call = exchange.address(backend), exchange.call(plan, 0)
+        self._span = call.span
+        if self._span is not None:
+            self._span.sent()
+        answering = self._lane.upstream.ask_idle(base, call)
         if answering is None:
-            self._work.begun = Begun(takes_fresh=True)
-            return False
-        self._answering = answering
-        answering.sent_at_s = time.monotonic()
-        answering.follower = self._news
-        self._timer = asyncio.get_running_loop().call_later(backend.timeouts.first_content_s, self._late)
+            self._connecting = asyncio.get_running_loop().create_task(self._ask_fresh(plan, base, call))
+        else:
+            self._is_old = True
+            self._asked(plan, answering, time.monotonic())
         return True
+
+    async def _ask_fresh(self, plan: Plan, base: str, call: Call) -> None:
+        """Send the request on a new connection."""
+        sent_at_s = time.monotonic()
+        try:
+            answering = await self._lane.upstream.ask_fresh(base, call, plan.backend.timeouts.connect_s)
+            self._connecting = None
+            self._asked(plan, answering, sent_at_s)
+        except BackendFault as fault:
+            self._connecting = None
+            self._trace_failure(fault)
+            self._lane.upstream.note(plan.backend.name, fault)
+            self._hand_over(begun=Begun(failure=fault))
+        except Exception as bug:  # noqa: BLE001 as in begin
+            self._connecting = None
+            self._drop()
+            self._hand_over_bug(bug)
+
+    def _asked(self, plan: Plan, answering: Answering, sent_at_s: float) -> None:
+        self._answering = answering
+        answering.sent_at_s = sent_at_s
+        answering.follower = self._news
+        self._timer = asyncio.get_running_loop().call_later(plan.backend.timeouts.first_content_s, self._late)
 
     def _news(self) -> None:
         """Look at what came of the request: its answer's head, or that there will be none."""
@@ -137,14 +182,30 @@ class InLane:
         answering.follower = None
         reply = DirectReply(answering, answering.sent_at_s)
         self._lane.upstream.note(plan.backend.name, reply.status)
-        if reply.status >= HTTPStatus.BAD_REQUEST and plan.may_react:
+        if self._span is not None:
+            self._span.answered(reply.status)
+        if reply.status >= _LOWEST_REFUSAL and plan.may_react:
             self._answering = None
             self._hand_over(begun=Begun(reply=reply))
             return
         record = self._work.exchange.record
         record.rounds, record.branches = record.rounds + 1, record.branches + 1
+        if answering.is_whole and not self.client.is_full and not is_looked_at(plan, reply):
+            self._pass_on(plan, reply)
+            return
         self._forward = Forward(self._work.exchange, plan, reply, self.client, self._done)
         self._forward.start()
+
+    def _pass_on(self, plan: Plan, reply: DirectReply) -> None:
+        """Tell the client an answer that has come as a whole."""
+        exchange, body, left = self._work.exchange, reply.answering.take(), None
+        exchange.record.has_content = bool(body)
+        try:
+            self.client.tell(reply.status, reply.reason, exchange.passed_on(plan, reply.headers), body)
+        except ClientLeft as gone:
+            left = gone
+        reply.answering.end()
+        self._done(left)
 
     def _late(self) -> None:
         self._timer = None
@@ -153,22 +214,35 @@ class InLane:
     def _fail(self, error: BaseException) -> None:
         """Let a task tell, or try again, what has got no answer."""
         self._drop()
-        if is_stale(error):
+        if self._is_old and is_stale(error):
+            self._trace_failure(error)
             self._hand_over(begun=Begun(takes_fresh=True))
             return
         fault = before_head(error)
+        self._trace_failure(fault)
         if self._work.plan is not None:
             self._lane.upstream.note(self._work.plan.backend.name, fault)
         self._hand_over(begun=Begun(failure=fault))
 
-    def _done(self, error: BaseException | None) -> None:
+    def _trace_failure(self, error: BaseException) -> None:
+        if self._span is not None:
+            self._span.failed(error)
+            self._span.end()
+
+    def _done(self, error: Exception | None) -> None:
+        self._forward = None
         record = self._work.exchange.record
         if isinstance(error, Refused | BackendFault):
             record.rounds, record.branches = record.rounds - 1, record.branches - 1
+            self._trace_failure(error)
             self._answering = None
             self._hand_over(begun=Begun(failure=error))
             return
-        record.has_left = isinstance(error, ClientLeft)
+        if error is not None and not isinstance(error, ClientLeft):
+            self._answering = None
+            self._hand_over(error)
+            return
+        record.has_left = error is not None
         if error is None:
             self._lane.port.learn(self._work.exchange)
         self._lane.port.close(self._work)
@@ -182,8 +256,12 @@ class InLane:
 
     def _drop(self) -> None:
         self._stop_timer()
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
         if self._forward is not None:
             self._forward.stop()
+            self._forward = None
         if self._answering is not None:
             self._answering.end()
             self._answering = None

@@ -5,73 +5,97 @@
                                             without: refused again ─► kept · answered ─► forgotten
 A backend that was away may have come back as another version: its rules are tried without at the next request.
 
-They are kept in one YAML file, which is a list of rules that can be pasted into a policy.
+What one process learns or forgets is gathered as `Changes`, which `merge` applies to what all of them know.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import re
-import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
-import yaml
-
-from proxy.errors import PolicyFault
-from proxy.matching import BadTest
+from proxy.lessons import Lesson, lesson_of, order
 from proxy.plans import Plan, Reaction
 from proxy.policy import Rule, compile_rule
-from proxy.policy.yaml_text import decode_text, parse_yaml
 from proxy.repairs import REPAIRS
 
 MAX_RULES = 256
 PROBE_EVERY = 100
 
-_ABOUT = re.compile(
-    r"learned (?P<first>\S+) from (?P<rule>\S+) \((?P<status>\w+)\), needed last (?P<last>\S+), "
-    r"for (?P<ttl>\d+)s, (?P<hits>\d+) hits"
-)
+
+@dataclass(slots=True)
+class Changes:
+    """What changed here, by rule id: forgotten first, when, then learned, then hit, how often."""
+
+    forgotten: dict[str, float] = field(default_factory=dict)
+    learned: dict[str, Lesson] = field(default_factory=dict)
+    hits: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing changed."""
+        return not (self.forgotten or self.learned or self.hits)
+
+    def forget(self, rule_id: str, forgotten_s: float) -> None:
+        """Note that a rule is not needed since then."""
+        self.learned.pop(rule_id, None)
+        self.hits.pop(rule_id, None)
+        self.forgotten[rule_id] = forgotten_s
+        if len(self.forgotten) > 4 * MAX_RULES:  # where the file can't be written, for days
+            del self.forgotten[next(iter(self.forgotten))]
+
+    def then(self, later: Changes) -> Changes:
+        """Return these changes and later ones as one."""
+        both = Changes(dict(self.forgotten), dict(self.learned), dict(self.hits))
+        for rule_id, forgotten_s in later.forgotten.items():
+            both.forget(rule_id, forgotten_s)
+        both.learned |= later.learned
+        for rule_id, hits in later.hits.items():
+            both.hits[rule_id] = both.hits.get(rule_id, 0) + hits
+        return both
 
 
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """A learned rule and what is known of it. Units: seconds since the epoch, and seconds to live."""
+def merge(kept: Mapping[str, Lesson], changes: Changes, now_s: float) -> dict[str, Lesson]:
+    """Return what is kept with one process's changes: what was needed after it was forgotten stays, old ones go."""
+    lessons = {
+        rule_id: lesson for rule_id, lesson in kept.items() if lesson.last_s > changes.forgotten.get(rule_id, 0.0)
+    }
+    for rule_id, lesson in changes.learned.items():
+        known = lessons.get(rule_id)
+        lessons[rule_id] = replace(lesson, hits=0) if known is None else _needed_again(known, lesson)
+    for rule_id, hits in changes.hits.items():
+        if rule_id in lessons:
+            lessons[rule_id] = replace(lessons[rule_id], hits=lessons[rule_id].hits + hits)
+    fresh = [lesson for lesson in lessons.values() if not is_over(lesson, now_s)]
+    return {lesson.rule.id: lesson for lesson in sorted(fresh, key=order)[-MAX_RULES:]}
 
-    raw: Mapping[str, Any]
-    rule: Rule
-    backend: str
-    source: str
-    status: str
-    first_s: float
-    last_s: float
-    ttl_s: float
-    hits: int = 0
-    is_suspect: bool = False
 
-    def as_rule(self) -> dict[str, Any]:
-        """Return the rule as a policy would have it, its history in `about`."""
-        about = (
-            f"learned {_time(self.first_s)} from {self.source} ({self.status}), needed last {_time(self.last_s)}, "
-            f"for {self.ttl_s:.0f}s, {self.hits} hits"
-        )
-        return {"id": self.raw["id"], "about": about} | {k: v for k, v in self.raw.items() if k not in ("id", "about")}
+def _needed_again(known: Lesson, lesson: Lesson) -> Lesson:
+    """Return a known lesson that was learned once more. Its rule stays: an operator may have approved it by hand."""
+    newest = max(known, lesson, key=order)
+    return replace(
+        known,
+        source=newest.source,
+        status=newest.status,
+        ttl_s=newest.ttl_s,
+        last_s=newest.last_s,
+        first_s=min(known.first_s, lesson.first_s),
+    )
+
+
+def is_over(lesson: Lesson, now_s: float) -> bool:
+    """Return whether a lesson's time has run out."""
+    return lesson.last_s + lesson.ttl_s < now_s
 
 
 class Lessons:
     """All that was learned, by rule id; bounded, the one that was needed longest ago goes first."""
 
-    def __init__(self, clock: Callable[[], float], path: Path | None = None) -> None:
-        """Know nothing yet; `clock` gives seconds since the epoch, `path` is where `save` writes."""
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Know nothing yet; `clock` gives seconds since the epoch."""
         self._clock = clock
-        self._path = path
         self._lessons: dict[str, Lesson] = {}
+        self._changes = Changes()
         self._down: set[str] = set()
-        self.is_changed = False
 
     def __len__(self) -> int:
         return len(self._lessons)
@@ -79,7 +103,7 @@ class Lessons:
     def all(self) -> list[Lesson]:
         """Return the lessons that still hold, the latest last."""
         self._forget_old()
-        return sorted(self._lessons.values(), key=lambda lesson: lesson.last_s)
+        return sorted(self._lessons.values(), key=order)
 
     def rules(self, backend: str) -> tuple[tuple[Rule, ...], frozenset[str]]:
         """Return the rules learned of a backend, and the ids of those to leave out this time, to see what happens."""
@@ -92,11 +116,14 @@ class Lessons:
 
     def answered(self, plan: Plan) -> None:
         """Note that a plan was answered well: what its reactions did is learned, what it did without is forgotten."""
+        if not (self._lessons or plan.reactions):
+            return
         for applied in plan.applied:
             self._hit(applied.rule)
         again = {self._learn(plan, reaction) for reaction in plan.reactions if reaction.rule.learn_for_s is not None}
         for rule_id in plan.skipped - again:
-            self.is_changed |= self._lessons.pop(rule_id, None) is not None
+            if self._lessons.pop(rule_id, None) is not None:
+                self._changes.forget(rule_id, self._clock())
 
     def note(self, backend: str, *, is_up: bool) -> None:
         """Note whether a backend was reached: one that was away may be another when it is back."""
@@ -113,15 +140,15 @@ class Lessons:
         lesson = self._lessons.get(rule_id)
         if lesson is not None:
             self._lessons[rule_id] = replace(lesson, hits=lesson.hits + 1)
-            self.is_changed = True
+            self._changes.hits[rule_id] = self._changes.hits.get(rule_id, 0) + 1
 
     def _learn(self, plan: Plan, reaction: Reaction) -> str:
         raw = lesson_of(plan, reaction)
         rule_id = str(raw["id"])
-        now_s = self._clock()
+        now_s = round(self._clock(), 3)  # as the file has it
         known = self._lessons.get(rule_id)
-        self._lessons[rule_id] = Lesson(
-            raw=raw,
+        self._lessons[rule_id] = self._changes.learned[rule_id] = Lesson(
+            raw=known.raw if known is not None else raw,
             rule=known.rule if known is not None else compile_rule(raw, None, "learned", REPAIRS),
             backend=plan.backend.name,
             source=reaction.rule.id,
@@ -129,147 +156,52 @@ class Lessons:
             first_s=known.first_s if known is not None else now_s,
             last_s=now_s,
             ttl_s=reaction.rule.learn_for_s or 0.0,
-            # Past the hit that was a probe, so that the next request is not one too.
-            hits=known.hits + 1 if known is not None else 0,
+            hits=known.hits if known is not None else 0,
         )
-        self.is_changed = True
-        while len(self._lessons) > MAX_RULES:
-            del self._lessons[min(self._lessons, key=lambda key: self._lessons[key].last_s)]
+        if known is not None:
+            # Past the hit that was a probe, so that the next request is not one too.
+            self._hit(rule_id)
+        self._bound()
         return rule_id
+
+    def _bound(self) -> None:
+        while len(self._lessons) > MAX_RULES:
+            oldest = min(self._lessons, key=lambda key: order(self._lessons[key]))
+            del self._lessons[oldest]
+            self._changes.learned.pop(oldest, None)
 
     def _forget_old(self) -> None:
         now_s = self._clock()
-        old = [key for key, lesson in self._lessons.items() if lesson.last_s + lesson.ttl_s < now_s]
-        for key in old:
-            del self._lessons[key]
-            self.is_changed = True
+        for old in [lesson for lesson in self._lessons.values() if is_over(lesson, now_s)]:
+            del self._lessons[old.rule.id]
+            # Another process may have needed it since, which holds.
+            self._changes.forget(old.rule.id, old.last_s)
 
-    def load(self) -> None:
-        """Read the file, where there is one.
+    @property
+    def has_news(self) -> bool:
+        """Whether other processes should soon know what changed: more than that rules were hit."""
+        return bool(self._changes.learned or self._changes.forgotten)
 
-        Raises: PolicyFault, with every rule that can't be read, OSError.
-        """
-        if self._path is None or not self._path.exists():
-            return
-        self._lessons = {lesson.rule.id: lesson for lesson in read_lessons(self._path)}
+    def take(self) -> Changes:
+        """Return what changed since the last time, to be given to `merge` elsewhere and the outcome to `adopt`."""
         self._forget_old()
-        self.is_changed = False
+        taken, self._changes = self._changes, Changes()
+        return taken
 
-    def take_text(self) -> str | None:
-        """Return the file's new text, once, where there is something new to keep."""
-        if self._path is None or not self.is_changed:
-            return None
-        self.is_changed = False
-        return as_text(self.all())
+    def give_back(self, changes: Changes) -> None:
+        """Keep changes that were taken and could not be merged."""
+        self._changes = changes.then(self._changes)
 
-    def save(self, text: str | None) -> None:
-        """Write the file anew, whole or not at all; may run in another thread. Raises: OSError."""
-        if self._path is not None and text is not None:
-            write_whole(self._path, text)
+    def adopt(self, kept: Mapping[str, Lesson]) -> bool:
+        """Know what all processes know, and what changed here since `take`; return whether others changed the rules."""
+        known = self._lessons.keys()
+        suspects = {key: lesson.last_s for key, lesson in self._lessons.items() if lesson.is_suspect}
+        self._lessons = {
+            key: replace(lesson, is_suspect=suspects.get(key) == lesson.last_s)
+            for key, lesson in merge(kept, self._changes, self._clock()).items()
+        }
+        return self._lessons.keys() != known
 
 
 def _is_due(lesson: Lesson) -> bool:
     return lesson.hits % PROBE_EVERY == PROBE_EVERY - 1
-
-
-def lesson_of(plan: Plan, reaction: Reaction) -> dict[str, Any]:
-    """Return the rule that repairs such a request before it is refused: same backend, model, path and fields."""
-    facts = plan.facts
-    when: dict[str, Any] = {"backend": facts.backend, "path": facts.path}
-    if facts.model is not None:
-        when["model"] = _literal(facts.model)
-    when["path"] = _literal(facts.path)
-    when["body"] = {_quoted(name): {"exists": True} for name in reaction.fields}
-    raw: dict[str, Any] = {"when": when, "repair": [dict(entry) for entry in reaction.repairs]}
-    if reaction.rule.loses is not None:
-        raw["loses"] = reaction.rule.loses
-    if reaction.rule.learn_approve:
-        raw["mode"] = "observe"
-    return {"id": f"learned/{reaction.rule.id.replace('/', '.')}-{_digest(raw)}"} | raw
-
-
-def _digest(raw: Mapping[str, Any]) -> str:
-    """Return what tells the rule from others; a refusal may name the same fields in another order."""
-    parts = [yaml.safe_dump(part, sort_keys=True) for part in (raw["when"], *raw["repair"])]
-    return hashlib.sha256("".join(sorted(parts)).encode()).hexdigest()[:8]
-
-
-def _literal(text: str) -> str:
-    """Return the glob that matches this text alone."""
-    return re.sub(r"([*?[])", r"[\1]", text)
-
-
-def _quoted(name: str) -> str:
-    """Return the path of a top-level field, whatever it is called."""
-    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
-        return name
-    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
-    return f'["{escaped}"]'
-
-
-def as_text(lessons: Iterable[Lesson]) -> str:
-    """Return the lessons as YAML: a list of rules for a policy."""
-    rules = [lesson.as_rule() for lesson in lessons]
-    head = "# Rules that refusals taught. Each can be pasted into a policy's `rules`; its history stands in `about`.\n"
-    return head + (yaml.safe_dump(rules, sort_keys=False, allow_unicode=True, width=120) if rules else "[]\n")
-
-
-def read_lessons(path: Path) -> list[Lesson]:
-    """Return the lessons of a file. Raises: PolicyFault, OSError."""
-    document = parse_yaml(decode_text(path.read_bytes(), str(path)), str(path))
-    raw_rules = document.value if isinstance(document.value, list) else None
-    if raw_rules is None:
-        raise PolicyFault([document.fault((), "expected a list of learned rules")])
-    lessons, faults = [], []
-    for index, raw in enumerate(raw_rules):
-        try:
-            lessons.append(_lesson(raw, f"{path}:{document.position((index,))[0]}"))
-        except BadTest as bad:
-            faults += [document.fault((index, *place), message) for place, message in bad.problems]
-    if faults:
-        raise PolicyFault(faults)
-    return lessons
-
-
-def _lesson(raw: Any, place: str) -> Lesson:
-    rule = compile_rule(raw, None, place, REPAIRS)
-    told = _ABOUT.fullmatch(rule.about or "")
-    backend = (raw.get("when") or {}).get("backend")
-    if told is None or not isinstance(backend, str):
-        raise BadTest.at("this rule was not learned: its `about` or `when.backend` is not as the proxy writes it")
-    return Lesson(
-        raw=raw,
-        rule=rule,
-        backend=backend,
-        source=told["rule"],
-        status=told["status"],
-        first_s=_seconds(told["first"]),
-        last_s=_seconds(told["last"]),
-        ttl_s=float(told["ttl"]),
-        hits=int(told["hits"]),
-    )
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new one. Raises: OSError."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _seconds(text: str) -> float:
-    try:
-        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
-    except ValueError as error:
-        raise BadTest.at(f"{text} is no time") from error

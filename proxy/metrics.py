@@ -1,23 +1,23 @@
-"""Prometheus metrics of the process, in a registry of their own. Labels are bounded: none holds what a client made up.
+"""What the process counts, as it happens. Labels are bounded: none holds what a client made up.
 
-Source: design §9 (names); Prometheus' naming practices; buckets to 655 s, since answers take minutes.
+One event loop counts, so nothing is locked; a series costs a look into a table. `numbers` has the names.
 """
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+import time
+from bisect import bisect_left
+from typing import Final
 
 from proxy import __version__
 from proxy.engine import Applied
 from proxy.errors import BackendFault
 from proxy.exchange import Record
+from proxy.exposition import as_text
+from proxy.numbers import BUCKETS, Cells, Numbers, RuleCount, Series
 from proxy.policy import Policy
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
-SECONDS = tuple(0.01 * 2**power for power in range(17))
-BRANCHES = (1, 2, 4, 8, 16, 32)
-PATHS = frozenset(
+PATHS: Final = frozenset(
     {
         "/v1/chat/completions",
         "/v1/completions",
@@ -28,96 +28,133 @@ PATHS = frozenset(
         "/v1/responses",
     }
 )
+# Learned rules have ids of their own, and come and go for as long as the process runs.
+MAX_RULES: Final = 2000
+OTHER: Final = "other"
+
+
+class Gauge:
+    """A number of things that come and go."""
+
+    __slots__ = ("_series",)
+
+    def __init__(self, series: Series) -> None:
+        self._series = series
+        series[()] = 0.0
+
+    def inc(self) -> None:
+        """Count one that came."""
+        self._series[()] += 1
+
+    def dec(self) -> None:
+        """Count one that went."""
+        self._series[()] -= 1
+
+
+class Histogram:
+    """Values by the bucket that they fall into."""
+
+    __slots__ = ("_bounds", "_cells")
+
+    def __init__(self, bounds: tuple[float, ...], cells: Cells) -> None:
+        self._bounds = bounds
+        self._cells = cells
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self._cells.counts[bisect_left(self._bounds, value)] += 1
+        self._cells.total += value
 
 
 class Metrics:
-    """What the process counts."""
+    """What the process counts. `numbers` is all of it."""
 
     def __init__(self) -> None:
-        # The times at which series began are series of their own to this library, and none of the contract's.
-        disable_created_metrics()  # type: ignore[no-untyped-call] # the library leaves it untyped
-        self.registry = CollectorRegistry()
-
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"mendproxy_{name}", text, labels, registry=self.registry)
-
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"mendproxy_{name}", text, labels, registry=self.registry)
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(f"mendproxy_{name}", text, labels, buckets=buckets, registry=self.registry)
-
-        self._requests = counter("requests_total", "Requests answered.", "path", "code", "outcome")
-        self._repairs = counter(
-            "repairs_total",
-            "Repairs done; loss `observed`: only would have been.",
-            "rule",
-            "repair",
-            "loss",
+        self.numbers = numbers = Numbers.none()
+        self._requests: dict[tuple[str, int, str], tuple[str, str, str]] = {}
+        self._answers: dict[tuple[str, int], tuple[str, str]] = {}
+        self._answered = numbers.counters["requests_total"]
+        self._repairs = numbers.counters["repairs_total"]
+        self._upstream = numbers.counters["upstream_requests_total"]
+        self._upstream_errors = numbers.counters["upstream_errors_total"]
+        self._disconnects = numbers.counters["client_disconnects_total"]
+        self._truncated = numbers.counters["streams_truncated_total"]
+        self._backend_up = numbers.gauges["backend_up"]
+        self._duration, self._first_byte, self._branches = (
+            Histogram(BUCKETS[name], numbers.histograms[name])
+            for name in ("request_duration_seconds", "time_to_first_byte_seconds", "fanout_branches")
         )
-        self._duration = histogram("request_duration_seconds", "From the request's head to the answer's end.", SECONDS)
-        self._first_byte = histogram("time_to_first_byte_seconds", "From the request's head to the answer's.", SECONDS)
-        self._upstream = counter("upstream_requests_total", "Answers of backends, by status.", "backend", "code")
-        self._upstream_errors = counter("upstream_errors_total", "Requests without an answer.", "backend", "error")
-        self._branches = histogram("fanout_branches", "Upstream requests of a fanned-out request.", BRANCHES)
-        self.in_flight = gauge("requests_in_flight", "Requests being served.")
-        self.streams_open = gauge("streams_open", "Event streams being sent.")
-        self._backend_up = gauge("backend_up", "Whether a backend answered last time.", "backend")
-        self._disconnects = counter("client_disconnects_total", "Clients that left before their answer was whole.")
-        self._truncated = counter("streams_truncated_total", "Answers that broke off after they had begun.")
-        self._learned = gauge("learned_repairs", "Repairs remembered from refusals.")
-        self._reload = gauge("policy_last_reload_successful", "Whether the last reload was free of faults.")
-        self._policy = gauge("policy_info", "The policy in force.", "sha256")
-        gauge("build_info", "The version.", "version").labels(__version__).set(1)
-        self._learned.set(0)
+        self.in_flight = Gauge(numbers.gauges["requests_in_flight"])
+        self.streams_open = Gauge(numbers.gauges["streams_open"])
+        numbers.gauges["build_info"][(__version__,)] = 1.0
+        numbers.gauges["policy_last_reload_successful"][()] = 0.0
+        self.learned(0)
 
     def note(self, backend: str, outcome: BackendFault | int) -> None:
         """Count what came of a request to a backend: a status, or a fault where no head came."""
         if isinstance(outcome, int):
-            self._upstream.labels(backend, str(outcome)).inc()
+            key = backend, outcome
+            labels = self._answers.get(key)
+            if labels is None:
+                labels = self._answers[key] = backend, str(outcome)
+            self._upstream[labels] = self._upstream.get(labels, 0.0) + 1
+            self._backend_up[(backend,)] = 1.0
         else:
-            self._upstream_errors.labels(backend, outcome.token).inc()
-        self._backend_up.labels(backend).set(isinstance(outcome, int))
+            _count(self._upstream_errors, backend, outcome.token)
+            self._backend_up[(backend,)] = 0.0
 
     def learned(self, count: int) -> None:
         """Note how many learned repairs there are."""
-        self._learned.set(count)
+        self.numbers.gauges["learned_repairs"][()] = float(count)
 
     def reloaded(self, policy: Policy | None) -> None:
         """Note the policy in force, or with None that a reload has failed."""
-        self._reload.set(policy is not None)
+        self.numbers.gauges["policy_last_reload_successful"][()] = float(policy is not None)
         if policy is not None:
-            self._policy.clear()
-            self._policy.labels(policy.sha256).set(1)
+            self.numbers.gauges["policy_info"] = {(policy.sha256,): 1.0}
 
     def answered(self, path: str, status: int, record: Record, seconds: float, first_byte_s: float | None) -> None:
         """Count a request that is over. Units: seconds; `first_byte_s` is None where nothing was sent."""
-        self._requests.labels(path if path in PATHS else "other", str(status), _outcome(status, record)).inc()
+        key = path if path in PATHS else OTHER, status, outcome(status, record)
+        labels = self._requests.get(key)
+        if labels is None:
+            labels = self._requests[key] = key[0], str(status), key[2]
+        self._answered[labels] = self._answered.get(labels, 0.0) + 1
         self._duration.observe(seconds)
         if first_byte_s is not None:
             self._first_byte.observe(first_byte_s)
-        if record.plan is not None:
-            for applied in record.plan.applied:
+        plan = record.plan
+        if plan is not None:
+            for applied in plan.applied:
                 self._repaired(applied, "lossy" if applied.loses else "exact")
-            for applied in record.plan.observed:
+            for applied in plan.observed:
                 self._repaired(applied, "observed")
-            if len(record.plan.bodies) > 1:
-                self._branches.observe(len(record.plan.bodies))
+            if len(plan.bodies) > 1:
+                self._branches.observe(len(plan.bodies))
         if record.has_left:
-            self._disconnects.inc()
+            _count(self._disconnects)
         if record.is_truncated:
-            self._truncated.inc()
+            _count(self._truncated)
 
     def _repaired(self, applied: Applied, loss: str) -> None:
+        rules = self.numbers.rules
+        rule = applied.rule if applied.rule in rules or len(rules) < MAX_RULES else OTHER
+        count = rules.setdefault(rule, RuleCount())
+        setattr(count, loss, getattr(count, loss) + 1)
+        count.last_s = time.time()
         for repair in dict.fromkeys(applied.repairs):
-            self._repairs.labels(applied.rule, repair, loss).inc()
+            _count(self._repairs, rule, repair, loss)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+        return as_text(self.numbers)
 
 
-def _outcome(status: int, record: Record) -> str:
+def _count(series: Series, *labels: str) -> None:
+    series[labels] = series.get(labels, 0.0) + 1
+
+
+def outcome(status: int, record: Record) -> str:
     """Return what became of a request: untouched, repaired, refused (by the proxy itself), failed (no whole answer)."""
     if record.is_truncated or (record.error is not None and record.error.status >= 500):
         return "failed"

@@ -49,7 +49,8 @@ async def _ask(exchange: Exchange, made: Plan, backend: Backend) -> list[dict[st
     call = exchange.call(made, 0, backend)
     try:
         async with exchange.upstream.send(backend, exchange.address(backend), call) as reply:
-            body, is_whole = await reply.read_up_to(exchange.policy.limits.response_bytes, backend.timeouts.idle_s)
+            limit = exchange.policy.limits.response_bytes
+            body, is_whole = await reply.read_up_to(limit, backend.timeouts.idle_s, exchange.share.take)
             if reply.status != 200 or not is_whole:
                 return BackendFault(f"The backend {backend.name!r} has no list of models.", code="invalid_answer")
             listed = decode_answer(body).get("data")

@@ -13,10 +13,9 @@ from proxy.chunks import encode_json
 from proxy.codings import Inflate, inflater
 from proxy.engine import Plan
 from proxy.errors import BackendFault
-from proxy.exchange import Refused
+from proxy.exchange import Exchange, Refused
 from proxy.headers import content_coding, get
 from proxy.life import LifeSign
-from proxy.policy import Policy
 from proxy.reader import are_events
 from proxy.refusals import Failure, failure_from
 from proxy.upstream import Reply, empty, silent
@@ -39,8 +38,10 @@ _FOREVER_S = float("inf")
 class Passage:
     """One answer on its way. `has_content`: something of it may have gone to the client."""
 
-    def __init__(self, policy: Policy, plan: Plan, reply: Reply, *, is_post: bool, now_s: float) -> None:
+    def __init__(self, exchange: Exchange, plan: Plan, reply: Reply, *, is_post: bool, now_s: float) -> None:
         """Let `reply` pass, whose head has come; `now_s` is the time, on the clock of `reply.sent_at_s`."""
+        policy = exchange.policy
+        self._hold_bytes = exchange.share.take
         self._reply = reply
         self._timeouts = plan.backend.timeouts
         self._keep_alive_s = policy.keep_alive_s or _FOREVER_S
@@ -163,6 +164,7 @@ class Passage:
         """Keep bytes back that prove nothing yet; False when there are too many of them to keep."""
         self._is_held = len(self._held) + len(data) <= self._max_held_bytes
         if self._is_held:
+            self._hold_bytes(len(data))
             self._held += data
         return self._is_held
 
@@ -181,6 +183,14 @@ class Passage:
         except BackendFault:
             return True  # what can't be judged isn't held back
         return life.is_alive
+
+
+def is_looked_at(plan: Plan, reply: Reply) -> bool:
+    """Return whether what comes of an answer may have to be held back or watched: if not, it passes as it is."""
+    content_type = get(reply.headers, "content-type")
+    if content_type is not None and content_type.lower().startswith("text/event-stream"):
+        return True
+    return plan.may_react and plan.asks_for_stream
 
 
 def _inflater_of(reply: Reply) -> Inflate | None:

@@ -33,8 +33,11 @@ class PlainSink:
         self._status: tuple[int, str | None] = (200, None)
         self._answers: dict[int, dict[str, Any]] = {}
 
-    async def run(self) -> None:
+    def start(self, group: object) -> None:
         """Do nothing: the answer begins with the backend's."""
+
+    def stop(self) -> None:
+        """Do nothing: there is nothing beside the branches."""
 
     def heard(self, headers: Headers) -> None:
         """Note the head of the first branch that answers."""

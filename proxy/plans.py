@@ -19,9 +19,8 @@ Kind = Literal["chat", "text"]
 Usage = Literal["once", "sum"]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the client sent. `body` is None when it is not read but streamed on."""
+class Request(msgspec.Struct, frozen=True):
+    """What the client sent. `body` is None when it is not read but streamed on. A struct, as Plan is."""
 
     method: str
     path: str

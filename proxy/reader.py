@@ -104,6 +104,7 @@ class Reader:
         self._spoken: set[int] = set()
         self._expected = choices
         self.is_alive = False
+        self.is_whole = False  # nothing follows what was yielded last, and nothing has failed
         self.raw: bytes | None = None  # of an answer that came as JSON
 
     async def answer(self) -> dict[str, Any]:
@@ -139,7 +140,7 @@ class Reader:
                 # What is whole can be judged before any of it goes to the client.
                 require_finished([choice for _, choice in indexed_choices(answer)])
                 chunks = explode(answer, include_usage=include_usage)
-                self.is_alive = True
+                self.is_alive = self.is_whole = True
                 yield [Heard(chunk) for chunk in chunks]
         except BackendFault as fault:
             if self.is_alive:
@@ -217,6 +218,7 @@ class Reader:
         data = first
         while data:
             decoded = self._decoded(parser.feed(data), splicer)
+            self.is_whole = self.is_alive and decoded.is_last and decoded.fault is None
             if decoded.pieces:
                 yield decoded.pieces
             if decoded.is_last:

@@ -52,6 +52,8 @@ async def carry_out(exchange: Exchange, plan: Plan, begun: Begun = NOT_BEGUN) ->
             return await _round(exchange, plan, begun)
         except Refused as refused:
             begun = NOT_BEGUN
+            if exchange.trace is not None:
+                exchange.trace.end_branches()
             if exchange.record.has_content:
                 return await tell_refusal(exchange, plan, refused)
             # What the backend itself said is told rather than what the proxy made of a dead connection.
@@ -65,6 +67,8 @@ async def carry_out(exchange: Exchange, plan: Plan, begun: Begun = NOT_BEGUN) ->
 
 
 async def _round(exchange: Exchange, plan: Plan, begun: Begun) -> None:
+    # The client's own bytes are counted where they are read.
+    exchange.share.take(sum(len(body) for body in plan.bodies if body is not exchange.body))
     if plan.refusal is not None:
         await tell_error(exchange, plan, plan.refusal)
     elif plan.restore is not None:
@@ -90,7 +94,7 @@ async def _relay(exchange: Exchange, plan: Plan, begun: Begun) -> None:
             raise begun.failure
         async with _answer(exchange, plan, begun) as reply:
             if reply.status >= 400 and (plan.may_react or exchange.record.rounds > 1):
-                raise await read_http_refusal(reply, exchange.policy.limits.response_bytes, backend.timeouts.idle_s)
+                raise await read_http_refusal(exchange, reply, backend.timeouts.idle_s)
             await pass_on(exchange, plan, reply)
     except BackendFault as fault:
         raise refused_by(fault, plan) from fault
@@ -132,7 +136,7 @@ class Relay:
         self._plan = plan
         self._reply = reply
         is_post = exchange.request.method == "POST"
-        self._passage = Passage(exchange.policy, plan, reply, is_post=is_post, now_s=time.monotonic())
+        self._passage = Passage(exchange, plan, reply, is_post=is_post, now_s=time.monotonic())
 
     async def run(self) -> None:
         """Relay the answer to its end.
@@ -183,6 +187,8 @@ class Relay:
     async def _cut_off(self, fault: BackendFault) -> None:
         self._exchange.record.error = fault
         self._exchange.record.is_truncated = True
+        if self._exchange.trace is not None:
+            self._exchange.trace.failed(fault)
         last = self._passage.closing(fault)
         if last:
             await self._client.write(last)

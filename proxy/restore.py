@@ -32,7 +32,7 @@ async def restore(exchange: Exchange, plan: Plan, restoring: Restore) -> None:
     """
     try:
         async with asyncio.TaskGroup() as group:
-            _Branches(exchange, plan, restoring, group).start()
+            await _Branches(exchange, plan, restoring, group).run()
     except BaseExceptionGroup as failed:
         # The first to fail had the others cancelled; what they say of that is no news.
         raise failed.exceptions[0] from None
@@ -47,35 +47,49 @@ class _Branches:
         self._restoring = restoring
         self._group = group
         self._sink = _sink(exchange, plan, restoring)
-        self._allowance = Allowance(exchange.policy.limits.response_bytes)
+        self._allowance = Allowance(exchange.policy.limits.response_bytes, exchange.share)
 
-    def start(self) -> None:
-        """Start the sink and all branches."""
-        self._group.create_task(self._sink.run())
-        self._spawn(0)
+    async def run(self) -> None:
+        """Start the sink and all branches; where there is but one, it is run here, and needs no task of its own."""
+        self._sink.start(self._group)
+        if len(self._plan.bodies) > 1:
+            self._spawn(0)
+            return
+        try:
+            await self._run(0)
+        finally:
+            self._sink.stop()
 
     def _spawn(self, first: int) -> None:
         slots = asyncio.Semaphore(self._restoring.concurrency or len(self._plan.bodies))
         for branch in range(first, len(self._plan.bodies)):
-            self._group.create_task(self._run(branch, slots))
+            self._group.create_task(self._run_in(slots, branch))
 
-    async def _run(self, branch: int, slots: asyncio.Semaphore) -> None:
-        async with slots:
-            self._exchange.record.branches += 1
-            index = self._restoring.spreads[branch].offset if len(self._plan.bodies) > 1 else None
-            try:
-                await self._ask(branch)
-            except BackendFault as fault:
-                raise refused_by(fault, self._plan, index=index) from fault
-            except Refused as refused:
-                refused.index = index
-                raise
+    async def _run_in(self, slots: asyncio.Semaphore, branch: int) -> None:
+        try:
+            async with slots:
+                await self._run(branch)
+        except BaseException:
+            # One branch less is no answer, so nobody has to be told any more that it is waited for.
+            self._sink.stop()
+            raise
+
+    async def _run(self, branch: int) -> None:
+        self._exchange.record.branches += 1
+        index = self._restoring.spreads[branch].offset if len(self._plan.bodies) > 1 else None
+        try:
+            await self._ask(branch)
+        except BackendFault as fault:
+            raise refused_by(fault, self._plan, index=index) from fault
+        except Refused as refused:
+            refused.index = index
+            raise
 
     async def _ask(self, branch: int) -> None:
         exchange, plan, backend = self._exchange, self._plan, self._plan.backend
         async with exchange.upstream.send(backend, exchange.address(backend), exchange.call(plan, branch)) as reply:
             if not 200 <= reply.status < 300:
-                raise await read_http_refusal(reply, exchange.policy.limits.response_bytes, backend.timeouts.idle_s)
+                raise await read_http_refusal(exchange, reply, backend.timeouts.idle_s)
             self._sink.heard(reply.headers)
             await self._sink.take(branch, self._reader(reply), self._more)
             await reply.finish()

@@ -19,6 +19,7 @@ from aiohttp.http import RawRequestMessage
 
 from proxy import engine, headers
 from proxy.admission import admit, ends_connection, with_authority
+from proxy.allowance import Reserve, Share
 from proxy.bodies import answer_expect, check_length, inflate_body, read_body, stream_body
 from proxy.client import HttpClient
 from proxy.direct import DirectUpstream
@@ -28,10 +29,11 @@ from proxy.errors import BackendFault, ClientFault, ProxyError, ProxyFault
 from proxy.exchange import Exchange, tell_error
 from proxy.headers import Headers
 from proxy.learn import Lessons
-from proxy.metrics import Metrics
+from proxy.metrics import PATHS, Metrics, outcome
 from proxy.models import is_joined, list_models
 from proxy.policy import Backend, Policy
 from proxy.relay import NOT_BEGUN, Begun, carry_out
+from proxy.tracing import Ended, Tracer
 from proxy.tunnel import tunnel
 from proxy.upstream import ClientLeft, Streamed, Upstream
 from proxy.wire import Lane, Served, listen, message_of
@@ -39,6 +41,7 @@ from proxy.wire import Lane, Served, listen, message_of
 # What a request line and a header may be long: nginx's four buffers of 8 KiB, rounded up to what browsers send.
 MAX_LINE_BYTES = 64 * 1024
 IDLE_CONNECTION_S = 75.0
+_IDS_AT_ONCE = 64
 # nginx' status, for log and metrics only, of a request whose client has left.
 LEFT = 499
 
@@ -75,9 +78,15 @@ class DataPort:
         self._policy = policy
         self._is_inspected = engine.inspected_paths(policy)
         self.upstream = upstream
+        self.tracer: Tracer | None = None
         self._address = address
+        self.reserve = Reserve(policy.limits.total_bytes)
+        # Bound once: finding out how to log costs as much as the line.
+        self._log: structlog.typing.FilteringBoundLogger = log.bind()
         self.is_closing = False
+        self.is_leaving = False
         self.in_flight = 0
+        self._ids = Ids()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -89,6 +98,7 @@ class DataPort:
     def use(self, policy: Policy) -> None:
         """Serve new requests by another policy."""
         self._policy, self._is_inspected = policy, engine.inspected_paths(policy)
+        self.reserve.limit_bytes = policy.limits.total_bytes
         self.metrics.reloaded(policy)
 
     async def wait_idle(self) -> None:
@@ -100,6 +110,7 @@ class DataPort:
         return listen(
             self.handle,
             lane,
+            lambda: self._policy.limits.connections,
             keepalive_timeout=IDLE_CONNECTION_S,
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_LINE_BYTES,
@@ -139,7 +150,7 @@ class DataPort:
         """Begin to serve a request."""
         started_s = time.perf_counter()
         said = headers.of_wire(message.raw_headers)
-        client.is_closing = self.is_closing or ends_connection(message.method, said)
+        client.is_closing = self.is_closing or self.is_leaving or ends_connection(message.method, said)
         exchange = Exchange(
             # Until the target is read, what is known of it for the log is all that comes before a query.
             request=Request(message.method, message.path.partition("?")[0], "", said, None),
@@ -148,11 +159,14 @@ class DataPort:
             upstream=self.upstream,
             address=self._address,
             client=client,
-            request_id=headers.sane_request_id(said) or _new_id(),
+            request_id=headers.sane_request_id(said) or self._ids.new(),
             peer=peer,
             scheme=scheme,
             version=f"{message.version.major}.{message.version.minor}",
+            share=Share(self.reserve),
         )
+        if self.tracer is not None:
+            exchange.trace = self.tracer.begin(exchange.request, scheme, exchange.version)
         self.in_flight += 1
         self.metrics.in_flight.inc()
         self._idle.clear()
@@ -161,6 +175,7 @@ class DataPort:
     def close(self, work: Work) -> None:
         """Take note that a request is served."""
         work.client.close()
+        work.exchange.share.give_back()
         self.in_flight -= 1
         self.metrics.in_flight.dec()
         if not self.in_flight:
@@ -172,7 +187,9 @@ class DataPort:
         first_byte_s = client.begun_at_s - started_s if client.begun_at_s is not None else None
         status = LEFT if exchange.record.has_left else client.begun_status or LEFT
         self.metrics.answered(exchange.request.path, status, exchange.record, seconds, first_byte_s)
-        _log(exchange, client, status, seconds)
+        if exchange.trace is not None:
+            exchange.trace.end(_ended(exchange, status))
+        _log(self._log, exchange, client, status, seconds)
 
     async def _answer(self, request: web.BaseRequest, work: Work) -> None:
         exchange = work.exchange
@@ -247,20 +264,44 @@ class DataPort:
         if not self.reads_body(said):
             exchange.body = Streamed(stream_body(request, limit))
             return
-        raw = await read_body(request, limit)
+        raw = await read_body(request, limit, exchange.share)
         exchange.body = raw
         plain = inflate_body(said.headers, raw, limit)
+        if plain is not None and plain is not raw:
+            exchange.share.take(len(plain))
         exchange.request = Request(said.method, said.path, said.query, said.headers, plain)
 
     def reads_body(self, said: Request) -> bool:
         """Return whether a request's body has to be read, since a rule may look into it."""
+        if said.method == "HEAD":
+            # Its body means nothing (RFC 9110 §9.3.2), and of its answer there is nothing to restore.
+            return False
         content_type = (headers.get(said.headers, "content-type") or "").lower()
         return not content_type.startswith("multipart/") and self._is_inspected(said.path)
 
 
-def _new_id() -> str:
-    """Return a random UUID. Source: RFC 9562 §5.4."""
-    digits = os.urandom(16).hex()
+class Ids:
+    """Makes random UUIDs, many at once: asking for random bytes is a system call. Source: RFC 9562 §5.4."""
+
+    __slots__ = ("_ids", "_pid")
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._pid = 0
+
+    def new(self) -> str:
+        """Return one that was not returned before, in no process that was forked from this."""
+        if not self._ids or self._pid != os.getpid():
+            self._ids, self._pid = _random_ids(_IDS_AT_ONCE), os.getpid()
+        return self._ids.pop()
+
+
+def _random_ids(count: int) -> list[str]:
+    digits = os.urandom(16 * count).hex()
+    return [_as_uuid(digits[at : at + 32]) for at in range(0, len(digits), 32)]
+
+
+def _as_uuid(digits: str) -> str:
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
@@ -294,11 +335,31 @@ def where(bug: BaseException) -> str:
     return f"{trace.tb_frame.f_code.co_name}:{trace.tb_lineno}" if trace is not None else ""
 
 
-def _log(exchange: Exchange, client: HttpClient | DirectClient, status: int, seconds: float) -> None:
+def _ended(exchange: Exchange, status: int) -> Ended:
+    request, record, plan = exchange.request, exchange.record, exchange.record.plan
+    return Ended(
+        request,
+        request.path if request.path in PATHS else None,
+        status,
+        outcome(status, record),
+        tuple(applied.rule for applied in plan.applied) if plan is not None else (),
+        record.error,
+        record.has_left,
+    )
+
+
+def _log(
+    logger: structlog.typing.FilteringBoundLogger,
+    exchange: Exchange,
+    client: HttpClient | DirectClient,
+    status: int,
+    seconds: float,
+) -> None:
     record, plan = exchange.record, exchange.record.plan
     has_failed = record.is_truncated or isinstance(record.error, BackendFault | ProxyFault)
-    log.log(
-        logging.WARNING if has_failed else logging.INFO,
+    if not logger.is_enabled_for(logging.WARNING if has_failed else logging.INFO):
+        return
+    (logger.warning if has_failed else logger.info)(
         "request",
         id=exchange.request_id,
         method=exchange.request.method,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -83,11 +84,11 @@ class SessionReply(Reply):
 class SessionUpstream(Upstream):
     """Sends branches through two sessions: one that keeps its connections, and one that does not."""
 
-    def __init__(self, note: Callable[[str, BackendFault | int], None]) -> None:
+    def __init__(self, note: Callable[[str, BackendFault | int], None], tls: ssl.SSLContext | None = None) -> None:
         """Open no connection yet; `note` is told, by the backend's name, of each status or fault."""
         super().__init__(note)
-        self._session = _session(force_close=False)
-        self._fresh = _session(force_close=True)
+        self._session = _session(tls, force_close=False)
+        self._fresh = _session(tls, force_close=True)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -160,12 +161,12 @@ def _written_in_parts(body: bytes | Streamed | None) -> io.BytesIO | bytes | Str
     return io.BytesIO(body) if isinstance(body, bytes) and len(body) > PART_BYTES else body
 
 
-def _session(*, force_close: bool) -> aiohttp.ClientSession:
+def _session(tls: ssl.SSLContext | None, *, force_close: bool) -> aiohttp.ClientSession:
     trace = aiohttp.TraceConfig()
     trace.on_connection_reuseconn.append(_note_reuse)
     options: dict[str, Any] = {"force_close": True} if force_close else {"keepalive_timeout": POOL_KEEP_ALIVE_S}
     session = aiohttp.ClientSession(
-        connector=SessionConnector(limit=0, ttl_dns_cache=10, **options),
+        connector=SessionConnector(limit=0, ttl_dns_cache=10, ssl=tls if tls is not None else True, **options),
         request_class=SessionRequest,
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from proxy import sse
 from proxy.chunks import encode_json, identity_of, indexed_choices, require_finished
+from proxy.errors import BackendFault
 from proxy.exchange import Exchange
 from proxy.headers import Headers, get, strip_hop_by_hop, strip_of_the_bytes, without
 from proxy.merge import Merger
@@ -31,8 +32,11 @@ More = Callable[[int], Plan | None]
 class Sink(Protocol):
     """What becomes of the branches' answers."""
 
-    async def run(self) -> None:
-        """Do what has to be done beside the branches."""
+    def start(self, group: asyncio.TaskGroup) -> None:
+        """Begin what has to be done beside the branches."""
+
+    def stop(self) -> None:
+        """End what is being done beside the branches."""
 
     def heard(self, headers: Headers) -> None:
         """Note that a branch has a good status."""
@@ -60,33 +64,64 @@ class StreamSink:
             model=restoring.model,
         )
         self._lock = asyncio.Lock()
-        self._alive = asyncio.Event()
         self._all_heard = asyncio.Event()
         self._open = asyncio.Event()
+        self._is_waiting = False  # for the first proof of life
+        self._timer: asyncio.TimerHandle | None = None
         self._heads: list[Headers] = []
         self._left = len(plan.bodies)
 
-    async def run(self) -> None:
-        """Begin the answer at the first proof of life; write comments while there is none."""
-        await self._wait_for_life()
+    def start(self, group: asyncio.TaskGroup) -> None:
+        """Have comments written while there is no proof of life."""
+        self._is_waiting = True
+        self._comment_later(group)
+
+    def stop(self) -> None:
+        """Write no more comments."""
+        self._is_waiting = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _comment_later(self, group: asyncio.TaskGroup) -> None:
+        every_s = self._exchange.policy.keep_alive_s
+        if every_s and self._is_waiting:
+            self._timer = asyncio.get_running_loop().call_later(every_s, self._start_comment, group)
+
+    def _start_comment(self, group: asyncio.TaskGroup) -> None:
+        writing = self._comment(group)
+        try:
+            group.create_task(writing)
+        except RuntimeError:
+            # The group ends: a branch has failed, or the client has left, in this very moment.
+            writing.close()
+
+    async def _comment(self, group: asyncio.TaskGroup) -> None:
+        async with self._lock:
+            if self._is_waiting:
+                await self._begin()
+                await self._exchange.client.write(sse.comment(b"waiting"))
+        self._comment_later(group)
+
+    async def _proved(self) -> None:
+        """Begin the answer at the first proof of life, which the other branches wait for."""
+        if not self._is_waiting:
+            await self._open.wait()
+            return
+        self.stop()
+        if not self._all_heard.is_set():
+            await self._wait_for_statuses()
+        async with self._lock:
+            await self._begin()
+        self._open.set()
+
+    async def _wait_for_statuses(self) -> None:
         try:
             async with asyncio.timeout(STATUSES_S):
                 await self._all_heard.wait()
         except TimeoutError:
             # The branches that have not answered by now can only be told of inside the stream.
             pass
-        await self._begin()
-        self._open.set()
-
-    async def _wait_for_life(self) -> None:
-        every_s = self._exchange.policy.keep_alive_s or None
-        while not self._alive.is_set():
-            try:
-                async with asyncio.timeout(every_s):
-                    await self._alive.wait()
-            except TimeoutError:
-                await self._begin()
-                await self._exchange.client.write(sse.comment(b"waiting"))
 
     async def _begin(self) -> None:
         if self._exchange.client.begun_status is not None:
@@ -112,15 +147,15 @@ class StreamSink:
         splicer = None if self._restoring.undos else Splicer(self._kind)
         async for pieces in reader.pieces(include_usage=self._restoring.include_usage, splicer=splicer):
             held += pieces
-            if not reader.is_alive and not self._open.is_set():
+            if reader.is_whole or not (reader.is_alive or self._open.is_set()):
                 continue
-            self._alive.set()
-            await self._open.wait()
+            if not self._open.is_set():
+                await self._proved()
             await self._write(self._merged(branch, held, splicer))
             held = []
-        await self._open.wait()
-        self._ask_for_more(branch, more)
-        await self._end(branch)
+        if not self._open.is_set():
+            await self._proved()
+        await self._end(branch, self._merged(branch, held, None), more)
 
     def _ask_for_more(self, branch: int, more: More) -> None:
         new = more(self._merger.count(branch))
@@ -143,17 +178,29 @@ class StreamSink:
 
     async def _write(self, events: Iterator[bytes]) -> None:
         async with self._lock:
-            data = b"".join(events)
-            if data:
-                self._exchange.record.has_content = True
-                await self._exchange.client.write(data)
+            await self._put(b"".join(events))
 
-    async def _end(self, branch: int) -> None:
-        await self._write(map(_event, self._merger.end(branch)))
-        self._left -= 1
+    async def _end(self, branch: int, events: Iterator[bytes], more: More) -> None:
+        """Write a branch's last events and what its end makes of them, and after the last branch the stream's end."""
+        async with self._lock:
+            last = b"".join(events)
+            try:
+                self._ask_for_more(branch, more)
+                end = b"".join(map(_event, self._merger.end(branch)))
+            except BackendFault:
+                # What came before it goes out, as where it comes by itself.
+                await self._put(last)
+                raise
+            self._left -= 1
+            await self._put(last + end, b"" if self._left else sse.DONE)
         if not self._left:
-            await self._exchange.client.write(sse.DONE)
             await self._exchange.client.end()
+
+    async def _put(self, events: bytes, done: bytes = b"") -> None:
+        if events:
+            self._exchange.record.has_content = True
+        if events or done:
+            await self._exchange.client.write(events + done)
 
 
 def _event(chunk: dict[str, Any]) -> bytes:
@@ -171,8 +218,11 @@ class JsonSink:
         self._answers: dict[int, dict[str, Any]] = {}
         self._heads: list[Headers] = []
 
-    async def run(self) -> None:
+    def start(self, group: asyncio.TaskGroup) -> None:
         """Do nothing: the answer begins when it is whole."""
+
+    def stop(self) -> None:
+        """Do nothing: there is nothing beside the branches."""
 
     def heard(self, headers: Headers) -> None:
         """Note that a branch has a good status."""

@@ -20,6 +20,7 @@ from aiohttp.http import HttpProcessingError
 from proxy.errors import BackendFault, ClientFault
 from proxy.headers import Headers
 from proxy.policy import Backend
+from proxy.tracing import BranchSpan, watched
 from proxy.wire import UnclearHead
 
 # uvicorn closes an idle connection after 5 s: a pool that keeps it longer sends requests into closed connections.
@@ -69,6 +70,7 @@ class Call:
     headers: Headers
     body: bytes | Streamed | None
     is_fresh: bool = False
+    span: BranchSpan | None = None
 
 
 class Reply:
@@ -99,10 +101,12 @@ class Reply:
         """Cut off what is still to come."""
         raise NotImplementedError
 
-    async def read_up_to(self, limit: int, wait_s: float | None) -> tuple[bytes, bool]:
+    async def read_up_to(
+        self, limit: int, wait_s: float | None, hold: Callable[[int], None] | None = None
+    ) -> tuple[bytes, bool]:
         """Return the body, or its first bytes once there are more than `limit`, and whether that was all of it.
 
-        Units: bytes. Raises: as `read`.
+        `hold` is told of the bytes before they are kept. Units: bytes. Raises: as `read`, and as `hold`.
         """
         # One buffer: a list of parts would cost forty times their size where they come byte by byte.
         body = bytearray()
@@ -110,6 +114,8 @@ class Reply:
             data = await self.read(wait_s)
             if not data:
                 return bytes(body), True
+            if hold is not None:
+                hold(len(data))
             body += data
         return bytes(body), False
 
@@ -144,18 +150,29 @@ class Upstream:
         """Send a request and give its answer; leaving the context closes one that was not read to its end."""
         raise NotImplementedError
 
-    @asynccontextmanager
-    async def send(self, backend: Backend, base: str, call: Call) -> AsyncIterator[Reply]:
+    def send(self, backend: Backend, base: str, call: Call) -> AbstractAsyncContextManager[Reply]:
         """Send a request to `base`, the backend's address, and give its answer once the head is there.
 
         Leaving the context closes an answer that was not read to its end, so that the backend stops working on it.
 
         Raises: BackendFault. A request that died with a kept-alive connection is sent once more, on a fresh one.
         """
+        if backend.max_concurrency or call.span is not None:
+            return self._send(backend, base, call)
+        return self.answer(backend, base, call, time.monotonic())
+
+    @asynccontextmanager
+    async def _send(self, backend: Backend, base: str, call: Call) -> AsyncIterator[Reply]:
+        """Send a request that needs a slot of the backend's first, or is traced."""
         async with AsyncExitStack() as stack:
             if backend.max_concurrency:
                 stack.callback((await self._slot(backend)).release)
-            yield await stack.enter_async_context(self.answer(backend, base, call, time.monotonic()))
+            if call.span is not None:
+                stack.enter_context(watched(call.span))
+            reply = await stack.enter_async_context(self.answer(backend, base, call, time.monotonic()))
+            if call.span is not None:
+                call.span.answered(reply.status)
+            yield reply
 
     async def _slot(self, backend: Backend) -> asyncio.Semaphore:
         """Take one of the backend's slots, waiting for it no longer than for the backend itself.

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from http import HTTPStatus
@@ -42,11 +43,15 @@ from proxy.errors import ClientFault, ProxyError, ProxyFault
 from proxy.headers import HeaderList, encode_head, fault_in, get, has_control, has_raw_bytes, head_bytes, of_wire
 
 MAX_HEAD_BYTES = 1024 * 1024
+# More of a head is not even taken in: with the longest names and values that admission.py lets pass.
+MAX_REQUEST_HEAD_BYTES = 192 * 1024
 MAX_LINE_BYTES = 128 * 1024
 # How many passes of the event loop aiohttp's task takes at the most from an answer to its next request.
 _ROUNDS = 8
 # What is held of an answer's body while nobody takes it, before its backend has to wait.
 READ_BYTES = 64 * 1024
+# Plain numbers: to look a member of HTTPStatus up takes longer than all that is done with it.
+_LOWEST, _SWITCH, _LOWEST_FINAL = map(int, (HTTPStatus.CONTINUE, HTTPStatus.SWITCHING_PROTOCOLS, HTTPStatus.OK))
 
 
 def take_body(body: StreamReader) -> bytes:
@@ -122,7 +127,11 @@ class Connection(ResponseHandler):
     def drop(self) -> None:
         """Close the connection, and tell nobody."""
         self._asker = self.resume = None
-        self.close()
+        if self.transport is not None and self.transport.get_extra_info("sslcontext") is not None:
+            # A closed one would wait, up to half a minute, for a peer that says no goodbye.
+            self.abort()
+        else:
+            self.close()
 
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
         """Take the head of an answer, or of an interim one, and what its body is read from."""
@@ -139,7 +148,7 @@ class Connection(ResponseHandler):
         elif self._has_answered:
             # Nobody asked for a second one.
             self.force_close()
-        elif message.code >= HTTPStatus.OK or message.code == HTTPStatus.SWITCHING_PROTOCOLS:
+        elif message.code >= _LOWEST_FINAL or message.code == _SWITCH:
             self._has_answered = True
             self._body = body
             if self._asker is not None:
@@ -194,10 +203,10 @@ class Connection(ResponseHandler):
 
 def _fault_in(message: RawResponseMessage, said: HeaderList, *, may_switch: bool) -> str | None:
     """Return what of an answer's head could be read in two ways, in words; None where nothing can."""
-    is_switch = message.code == HTTPStatus.SWITCHING_PROTOCOLS
-    if message.code < HTTPStatus.CONTINUE or (is_switch and not may_switch):
+    is_switch = message.code == _SWITCH
+    if message.code < _LOWEST or (is_switch and not may_switch):
         return f"a status ({message.code}) that is not one of an answer"
-    if message.code < HTTPStatus.OK and not is_switch:
+    if message.code < _LOWEST_FINAL and not is_switch:
         return None  # interim answers are not passed on
     if has_control(message.reason):
         return "a control character in its status line"
@@ -284,6 +293,8 @@ class Listener(web.Server):
     """Accepts connections."""
 
     lane: Lane | None = None
+    most: Callable[[], int] = staticmethod(lambda: sys.maxsize)
+    open_connections = 0
 
     def __call__(self) -> RequestHandler:
         """Return the protocol of a new connection."""
@@ -295,6 +306,8 @@ class Served(RequestHandler):
 
     def __init__(self, manager: Listener, lane: Lane | None, **options: Any) -> None:
         super().__init__(manager, **options)
+        self._listener = manager
+        self._is_counted = False
         self._lane = lane
         self._taken: Taken | None = None
         self._parked: asyncio.Future[None] | None = None
@@ -302,29 +315,43 @@ class Served(RequestHandler):
         # Whether nothing is left to do of the last request, so that aiohttp's task will soon wait for the next one.
         self.is_answered = True
         self._early = b""
+        self._body: StreamReader = EMPTY_PAYLOAD  # of the request that came last
+        self._head_bytes = 0
         self.resume: Callable[[], None] | None = None  # told when what was written has gone out
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection, or turn it away where there are too many."""
+        if self._listener.open_connections >= self._listener.most():
+            self._force_close = True
+            cast("asyncio.Transport", transport).write(_FULL)
+            transport.close()
+            return
+        self._is_counted = True
+        self._listener.open_connections += 1
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """Take what the client sent."""
-        if self._lane is None:
+        if self._force_close or self._close:
+            return
+        if self._payload_parser is not None or self._upgraded:
             super().data_received(data)
-        elif not self._early and self._is_idle():
+        elif not self._early and (self._lane is None or not self._will_be_idle(data)):
             self._take_data(data)
-        elif self._early or self._will_be_idle(data):
-            self._keep_for_later(data)
         else:
-            super().data_received(data)
+            self._keep_for_later(data)
+
+    def _take_data(self, data: bytes) -> None:
+        is_idle = self._lane is not None and self._is_idle()
+        messages, upgraded, tail = self._parsed(data)
+        if is_idle and len(messages) == 1 and not upgraded and self._take(*messages[0]):
+            return
+        self._queue(messages, upgraded=upgraded, tail=tail)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Read on, where reading was paused: aiohttp would have the parser look at nothing."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
-
-    def _take_data(self, data: bytes) -> None:
-        messages, upgraded, tail = self._parsed(data)
-        if len(messages) == 1 and not upgraded and self._take(*messages[0]):
-            return
-        self._queue(messages, upgraded=upgraded, tail=tail)
 
     def _will_be_idle(self, data: bytes) -> bool:
         """Return whether the task has but to come round, as after a start, and when an answer has just gone out.
@@ -346,10 +373,7 @@ class Served(RequestHandler):
             self._loop.call_soon(self._come_round, rounds - 1)
         else:
             data, self._early = self._early, b""
-            if self._is_idle():
-                self._take_data(data)
-            else:
-                super().data_received(data)
+            self._take_data(data)
 
     def _is_idle(self) -> bool:
         """Return whether aiohttp's task waits for a request, and nothing else is going on."""
@@ -365,10 +389,20 @@ class Served(RequestHandler):
         )
 
     def _parsed(self, data: bytes) -> tuple[Sequence[tuple[Any, StreamReader]], bool, bytes]:
+        """Return the requests whose heads are whole now, as the parser does; a head may not go on for ever."""
+        is_of_head = self._body.is_eof()
         try:
-            return cast("Any", self._parser).feed_data(data)  # type: ignore[no-any-return] # aiohttp leaves it untyped
+            found: tuple[Sequence[tuple[Any, StreamReader]], bool, bytes] = cast("Any", self._parser).feed_data(data)
         except HttpProcessingError as error:
             return [(_ErrInfo(status=400, exc=error, message=error.message), EMPTY_PAYLOAD)], False, b""
+        if found[0]:
+            self._body, self._head_bytes = found[0][-1][1], 0
+        elif is_of_head:
+            self._head_bytes += len(data)
+        if self._head_bytes <= MAX_REQUEST_HEAD_BYTES:
+            return found
+        too_large = HttpProcessingError(code=431, message="too large")
+        return [(_ErrInfo(status=431, exc=too_large, message=too_large.message), EMPTY_PAYLOAD)], False, b""
 
     def _take(self, message: Any, body: StreamReader) -> bool:
         if self._lane is None or isinstance(message, _ErrInfo) or not body.is_eof():
@@ -456,6 +490,9 @@ class Served(RequestHandler):
         """Take note that the client has left."""
         taken, parked, handed_over = self._taken, self._parked, self._handed_over
         self._taken = self._handed_over = None
+        if self._is_counted:
+            self._is_counted = False
+            self._listener.open_connections -= 1
         super().connection_lost(exc)
         if handed_over is not None:
             handed_over[1]()
@@ -493,7 +530,7 @@ def message_of(request: web.BaseRequest) -> RawRequestMessage:
 
 def is_spoken(message: RawRequestMessage) -> bool:
     """Return whether a request is of a version that is spoken here."""
-    return message.version in (HttpVersion10, HttpVersion11)
+    return message.version in (HttpVersion11, HttpVersion10)
 
 
 def _told(error: ProxyError) -> web.Response:
@@ -508,7 +545,27 @@ def _told(error: ProxyError) -> web.Response:
 def _error(status: int) -> ProxyError:
     if status >= 500:
         return ProxyFault("The proxy failed to serve this request.", status=status, code="internal_error")
+    if status == 431:
+        text = f"The request's headers are larger than {MAX_REQUEST_HEAD_BYTES} bytes."
+        return ClientFault(text, status=status, code="headers_too_large")
     return ClientFault("The request is not valid HTTP/1.1.", status=status, code="invalid_request")
+
+
+def _full() -> bytes:
+    body = encode_json(
+        ProxyFault("The proxy has as many connections as its policy's limits.connections.", code="overloaded").body()
+    )
+    said = [
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+        ("Connection", "close"),
+        ("Retry-After", "1"),
+        ("Proxy-Status", headers.proxy_status("connection_limit_reached")),
+    ]
+    return encode_head("HTTP/1.1 503 Service Unavailable", said) + body
+
+
+_FULL = _full()
 
 
 def _request(
@@ -525,9 +582,15 @@ def _request(
 
 
 def listen(
-    handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], lane: Lane | None = None, **options: Any
+    handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+    lane: Lane | None = None,
+    most: Callable[[], int] = lambda: sys.maxsize,
+    **options: Any,
 ) -> Listener:
-    """Return a server that cancels a request whose client has left, decodes no body and writes no access log."""
+    """Return a server that cancels a request whose client has left, decodes no body and writes no access log.
+
+    `most` says how many connections it takes.
+    """
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         if isinstance(request, _Foreign):
@@ -538,7 +601,7 @@ def listen(
     listener = Listener(
         handle, request_factory=_request, handler_cancellation=True, access_log=None, auto_decompress=False, **options
     )
-    listener.lane = lane
+    listener.lane, listener.most = lane, most
     return listener
 
 

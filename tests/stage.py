@@ -316,16 +316,19 @@ class Stage:
         self.backend = backend
         self.port = 0
         self.data_port = None
+        self.data_path = DATA_PATH
+        self.listener = None
         self.notes = []
 
     async def proxy(self, text, **environ):
         """Serve by a policy, in which ${BACKEND} is the backend's address, ${LOCALHOST} the same by its name."""
         own = {"BACKEND": self.backend.url, "LOCALHOST": self.backend.url.replace(HOST, "localhost")}
         policy = load_policy("policy.yaml", environ=own | environ, text=text)
-        upstream = make_upstream(DATA_PATH, lambda name, fault: self.notes.append((name, fault)))
+        upstream = make_upstream(self.data_path, lambda name, fault: self.notes.append((name, fault)))
         self._stack.push_async_callback(upstream.close)
         self.data_port = WatchedPort(policy, upstream, lambda backend: backend.url)
-        runner = web.ServerRunner(make_server(self.data_port), shutdown_timeout=0.1)
+        self.listener = make_server(self.data_port)
+        runner = web.ServerRunner(self.listener, shutdown_timeout=0.1)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, HOST, 0)

@@ -1,26 +1,36 @@
 """What the admin port says: alive, ready by what is believed of the backends, the policy in force."""
 
+import json
+import os
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from structlog.testing import capture_logs
 
 from proxy import health, standin
 from proxy.admin import AdminPort
-from proxy.direct import DirectUpstream
+from proxy.engine import Request, plan
 from proxy.errors import BackendFault
-from proxy.health import FRESH_S, Health
+from proxy.exchange import Record
+from proxy.explain import as_text, explain
+from proxy.health import FRESH_S
+from proxy.options import Options
 from proxy.policy import load_policy
 from proxy.reload import Status
-from proxy.server import DataPort
+from proxy.service import start_service
 
 POLICY = """
 version: 1
 backends: {main: {url: "${URL}", api_key: sk-secret, max_concurrency: 1}}
 """
+EXAMPLE = Path(__file__).parent / "data" / "page" / "status.json"
 TWO = """
 version: 1
 backends: {one: {url: "${URL}", models: [a]}, two: {url: "${OTHER}"}}
@@ -39,19 +49,20 @@ class Clock:
 class Admin:
     """An admin port on a real socket."""
 
-    def __init__(self, client, beliefs, status, data_port):
+    def __init__(self, client, service, status):
         self._client = client
-        self.beliefs = beliefs
+        self.service = service
+        self.beliefs = service.health
         self.status = status
-        self.data_port = data_port
+        self.data_port = service.port
 
     async def get(self, path="/readyz"):
         """Return the status and text of an answer."""
         async with self._client.get(path) as answer:
             return answer.status, await answer.text()
 
-    async def ask(self, method, path):
-        async with self._client.request(method, path) as answer:
+    async def ask(self, method, path, **given):
+        async with self._client.request(method, path, **given) as answer:
             return answer.status, answer.headers, await answer.text()
 
 
@@ -69,13 +80,11 @@ async def admin():
 
         async def start(text=POLICY, **environ):
             policy = load_policy("policy.yaml", environ=environ, text=text)
-            beliefs, status = Health(), Status()
-            upstream = DirectUpstream(beliefs.note)
-            stack.push_async_callback(upstream.close)
-            data_port = DataPort(policy, upstream, lambda backend: backend.url)
-            app = AdminPort(data_port, beliefs, upstream, lambda backend: backend.url, status).app()
+            service, _ = await stack.enter_async_context(start_service(Options("policy.yaml"), policy))
+            status = Status()
+            app = AdminPort(service, status, "policy.yaml", "admin.example").app()
             client = await stack.enter_async_context(TestClient(TestServer(app)))
-            return Admin(client, beliefs, status, data_port)
+            return Admin(client, service, status)
 
         yield start
 
@@ -187,19 +196,55 @@ async def test_a_draining_proxy_is_not_ready_and_still_alive(admin, backend):
 
 
 @pytest.mark.parametrize(
-    ("faults", "line"),
+    ("faults", "lines"),
     [
-        pytest.param(0, "[+]policy: {sha256}", id="good"),
-        pytest.param(1, "[-]policy: {sha256} (kept: the last reload had 1 fault)", id="one fault"),
-        pytest.param(3, "[-]policy: {sha256} (kept: the last reload had 3 faults)", id="three faults"),
+        pytest.param((), ["[+]policy: {sha256}"], id="good"),
+        pytest.param(
+            ("p.yaml:1:2: no",),
+            ["[-]policy: {sha256} (kept: the last reload had 1 fault)", "[-]p.yaml:1:2: no"],
+            id="one fault",
+        ),
+        pytest.param(
+            ("p.yaml:1:2: no", "p.yaml:3:4: nor this"),
+            [
+                "[-]policy: {sha256} (kept: the last reload had 2 faults)",
+                "[-]p.yaml:1:2: no",
+                "[-]p.yaml:3:4: nor this",
+            ],
+            id="each of several",
+        ),
     ],
 )
-async def test_a_failed_reload_is_told_and_does_not_make_the_proxy_unready(admin, backend, faults, line):
+async def test_a_failed_reload_is_told_and_does_not_make_the_proxy_unready(admin, backend, faults, lines):
     port = await admin(URL=backend.url)
-    port.status.last_reload_faults = faults
+    port.status.faults = faults
     status, text = await port.get("/readyz?verbose")
     assert status == 200
-    assert text.splitlines()[1] == line.format(sha256=port.data_port.policy.sha256[:12])
+    told = text.splitlines()[1:]
+    assert told[: len(lines)] == [line.format(sha256=port.data_port.policy.sha256[:12]) for line in lines]
+    assert told[len(lines)] == "[+]backend main: answers"
+
+
+@pytest.mark.parametrize(
+    ("answering", "status", "line"),
+    [
+        pytest.param(2, 200, "[+]workers: 2 of 2 answer", id="all"),
+        pytest.param(1, 200, "[-]workers: 1 of 2 answer", id="one is enough"),
+        pytest.param(0, 503, "[-]workers: 0 of 2 answer", id="none"),
+    ],
+)
+async def test_workers_that_answer_are_told_where_there_are_several(
+    admin, backend, monkeypatch, answering, status, line
+):
+    port = await admin(URL=backend.url)
+    picture = await port.service.picture()
+
+    async def of_two():
+        return replace(picture, expected=2, answering=answering)
+
+    monkeypatch.setattr(port.service, "picture", of_two)
+    told, text = await port.get("/readyz?verbose")
+    assert (told, text.splitlines()[-2]) == (status, line)
 
 
 async def test_the_policy_in_force_is_shown_without_its_secrets(admin):
@@ -218,8 +263,196 @@ async def test_the_policy_in_force_is_shown_without_its_secrets(admin):
         pytest.param("GET", "/v1/models", 404, id="the backend's paths are not here"),
         pytest.param("POST", "/livez", 405, id="only to be read"),
         pytest.param("HEAD", "/livez", 200, id="HEAD for probes"),
+        pytest.param("GET", "/explain", 405, id="an explanation needs a request"),
     ],
 )
 async def test_what_else_the_admin_port_answers(admin, method, path, status):
     port = await admin(URL="http://127.0.0.1:1")
     assert (await port.ask(method, path))[0] == status
+
+
+# The page, and what it asks for
+
+
+async def test_the_page_may_do_nothing_but_ask_this_port(admin):
+    port = await admin(URL="http://127.0.0.1:1")
+    status, headers, text = await port.ask("GET", "/")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert text == (files("proxy") / "page.html").read_text("utf-8")
+    policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
+    assert policy == {
+        "default-src": "'none'",
+        "style-src": "'unsafe-inline'",
+        "script-src": "'unsafe-inline'",
+        "connect-src": "'self'",
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    assert headers["X-Frame-Options"] == "DENY"
+
+
+@pytest.mark.parametrize("path", ["/", "/livez", "/metrics", "/status", "/policy", "/learned", "/missing"])
+async def test_nothing_is_kept_or_guessed_at_by_a_browser(admin, path):
+    port = await admin(URL="http://127.0.0.1:1")
+    _, headers, _ = await port.ask("GET", path)
+    assert (headers["Cache-Control"], headers["X-Content-Type-Options"]) == ("no-store", "nosniff")
+
+
+RULED = """
+version: 1
+backends:
+  one: {url: "http://127.0.0.1:2", api_key: sk-secret, models: [a], presets: [openai-errors]}
+  two: {url: "${OTHER}", presets: [sglang]}
+disable: []
+rules:
+  - {id: sharp, about: Too sharp., when: {body: {sharp: true}}, repair: [drop: [sharp], set: {flat: true}]}
+  - {id: seen, mode: observe, when: {backend: two}, repair: [drop: [user]]}
+"""
+
+
+def plan_of(port, body):
+    return plan(Request("POST", "/v1/completions", "", [], json.dumps(body).encode()), port.data_port.policy)
+
+
+async def test_the_status_tells_all_that_the_page_shows(admin):
+    port = await admin(RULED, OTHER="http://127.0.0.1:1")
+    port.beliefs.note("one", 200)
+    port.beliefs.note("two", BackendFault("Gone."))
+    port.status.faults = ("policy.yaml:1:1: no",)
+    made = plan_of(port, {"model": "a", "sharp": True})
+    port.service.metrics.answered("/v1/completions", 200, Record(plan=made), 0.1, 0.1)
+    port.service.metrics.answered("/v1/completions", 502, Record(error=BackendFault("Gone.")), 0.1, None)
+    _, headers, text = await port.ask("GET", "/status")
+    told = json.loads(text)
+    assert headers["Content-Type"] == "application/json; charset=utf-8"
+    assert told.keys() == json.loads(EXAMPLE.read_text()).keys()
+    assert told["workers"] == [{"pid": os.getpid(), "started": told["started"], "in_flight": 0}]
+    assert told["policy"] | {"loaded": ""} == {
+        "sha256": port.data_port.policy.sha256,
+        "file": "policy.yaml",
+        "loaded": "",
+        "faults": ["policy.yaml:1:1: no"],
+    }
+    assert told["backends"] == [
+        {"name": "one", "url": "http://127.0.0.1:2", "up": True, "why": "answers"},
+        {"name": "two", "url": "http://127.0.0.1:1", "up": False, "why": "Gone."},
+    ]
+    assert told["requests"] == {
+        "untouched": 0, "repaired": 1, "refused": 0, "failed": 1, "in_flight": 0, "streams_open": 0
+    }  # fmt: skip
+    assert told["fanouts"] == {"requests": 0, "branches": 0}
+    assert "secret" not in text
+
+
+async def test_the_status_has_every_rule_once_in_the_order_of_evaluation(admin):
+    port = await admin(RULED, OTHER="http://127.0.0.1:1")
+    made = plan_of(port, {"model": "a", "sharp": True})
+    port.service.metrics.answered("/v1/completions", 200, Record(plan=made), 0.1, 0.1)
+    rules = json.loads((await port.ask("GET", "/status"))[2])["rules"]
+    for backend in port.data_port.policy.backends:
+        mine = [rule["id"] for rule in rules if backend.name in rule["backends"]]
+        assert mine == [rule.id for rule in backend.rules]
+    sharp, seen = rules[-2:]
+    assert sharp.pop("last_seen").endswith("Z")
+    assert sharp == {
+        "id": "sharp",
+        "backends": ["one", "two"],
+        "about": "Too sharp.",
+        "repairs": ["drop", "set"],
+        "mode": "apply",
+        "on_error": False,
+        "exact": 0,
+        "lossy": 1,
+        "observed": 0,
+    }
+    assert (seen["backends"], seen["mode"], seen["observed"], seen["last_seen"]) == (["one", "two"], "observe", 0, None)
+    assert {rule["on_error"] for rule in rules if rule["id"].startswith("openai-errors/")} == {True}
+
+
+ASKED = [
+    pytest.param({"body": {"model": "a", "sharp": True}}, b'{"model":"a","sharp":true}', id="any JSON"),
+    pytest.param({"body": '{"model": "a", "x": 1, "x": 2}'}, b'{"model": "a", "x": 1, "x": 2}', id="a raw body"),
+    pytest.param({"path": "/v1/models", "method": "GET"}, None, id="without a body"),
+    pytest.param({"path": "/v1/x?a=b", "headers": [["X-A", "1"], ["X-A", "2"]], "body": 1}, b"1", id="with headers"),
+]
+
+
+@pytest.mark.parametrize(("asked", "body"), ASKED)
+async def test_an_explanation_is_that_of_the_command(admin, asked, body):
+    port = await admin(RULED, OTHER="http://127.0.0.1:1")
+    status, _, text = await port.ask("POST", "/explain", json=asked)
+    path, _, query = asked.get("path", "/v1/chat/completions").partition("?")
+    headers = [tuple(header) for header in asked.get("headers", [])]
+    told = explain(Request(asked.get("method", "POST"), path, query, headers, body), port.data_port.policy)
+    assert status == 200
+    assert json.loads(text) == json.loads(json.dumps(told)) | {"text": as_text(told)}
+
+
+NO_REQUESTS = [
+    pytest.param(b"{", id="no JSON"),
+    pytest.param(b"[]", id="no object"),
+    pytest.param(b'{"path": 1}', id="a path that is none"),
+    pytest.param(b'{"headers": [["a"]]}', id="half a header"),
+    pytest.param(b'{"bdoy": {}}', id="a key that is none"),
+    pytest.param(b'{"body": NaN}', id="what JSON has no word for"),
+    pytest.param(b'{"body": ' + b"[" * 100_000 + b"}", id="nested without end"),
+    pytest.param(b"", id="nothing"),
+]
+
+
+@pytest.mark.parametrize("raw", NO_REQUESTS)
+async def test_what_is_no_request_is_not_explained(admin, raw):
+    port = await admin(URL="http://127.0.0.1:1")
+    status, headers, text = await port.ask("POST", "/explain", data=raw, headers=JSON)
+    error = json.loads(text)["error"]
+    assert (status, headers["Content-Type"]) == (400, "application/json; charset=utf-8")
+    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_request")
+
+
+ADDRESS = "127.0.0.1:8081"
+JSON = {"Content-Type": "application/json"}
+OWN = [
+    pytest.param({}, id="a script"),
+    pytest.param({"Sec-Fetch-Site": "same-origin", "Origin": f"http://{ADDRESS}"}, id="this port's page"),
+    pytest.param({"Sec-Fetch-Site": "none"}, id="the person at the browser"),
+    pytest.param({"Host": "localhost:1", "Origin": "http://localhost:1"}, id="by localhost"),
+    pytest.param({"Host": "[::1]:1"}, id="by an IPv6 address"),
+    pytest.param({"Host": "admin.example"}, id="by the name that it was given"),
+    pytest.param({"Content-Type": "application/json; charset=utf-8"}, id="with a charset"),
+]
+FOREIGN = [
+    pytest.param({"Sec-Fetch-Site": "cross-site"}, 403, id="a page from elsewhere"),
+    pytest.param({"Sec-Fetch-Site": "same-site"}, 403, id="a page of another port"),
+    pytest.param({"Origin": "https://evil.example"}, 403, id="a page from elsewhere, in an old browser"),
+    pytest.param({"Origin": "null"}, 403, id="a page without an origin"),
+    pytest.param({"Host": "evil.example:8081"}, 403, id="a name that points here"),
+    pytest.param({"Host": "127.0.0.1.evil.example"}, 403, id="a name that looks like an address"),
+    pytest.param({"Content-Type": "text/plain"}, 415, id="a form of another site"),
+    pytest.param({"Content-Type": "application/x-www-form-urlencoded"}, 415, id="another form"),
+]
+
+
+@pytest.mark.parametrize("headers", OWN)
+async def test_its_own_page_and_scripts_may_ask(admin, headers):
+    port = await admin(URL="http://127.0.0.1:1")
+    given = JSON | {"Host": ADDRESS} | headers
+    assert (await port.ask("POST", "/explain", data=b"{}", headers=given))[0] == 200
+
+
+@pytest.mark.parametrize(("headers", "status"), FOREIGN)
+async def test_pages_from_elsewhere_may_not_ask(admin, headers, status):
+    port = await admin(URL="http://127.0.0.1:1")
+    given = JSON | {"Host": ADDRESS} | headers
+    told, _, text = await port.ask("POST", "/explain", data=b"{}", headers=given)
+    assert told == status
+    assert json.loads(text)["error"]["type"] == "invalid_request_error"
+
+
+async def test_what_is_explained_is_not_logged(admin):
+    port = await admin(URL="http://127.0.0.1:1")
+    with capture_logs() as said:
+        await port.ask("POST", "/explain", json={"path": "/SECRET", "body": {"model": "SECRET"}})
+        await port.ask("POST", "/explain", data=b"SECRET", headers=JSON)
+    assert said == []

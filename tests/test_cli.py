@@ -167,7 +167,7 @@ USAGE = [
     pytest.param(["show", "-c", "missing.yaml"], id="show without a policy"),
     pytest.param(["repairs", "dorp"], id="an unknown repair"),
     pytest.param(["presets", "sglnag"], id="an unknown preset"),
-    pytest.param(["serve", "--workers", "2"], id="two workers"),
+    pytest.param(["serve", "--workers", "0"], id="no workers"),
     pytest.param(["serve", "--port", "70000"], id="no such port"),
     pytest.param(["serve", "-c", "good.yaml", "--drain-grace", "soon"], id="no duration"),
     pytest.param(["serve", "-c", "good.yaml", "--log-format", "xml"], id="an unknown log format"),
@@ -205,6 +205,26 @@ def taken_port(stack_socket):
         ),
         pytest.param(
             ["-c", "good.yaml", "--port", "TAKEN", "--admin-port", "0"], "can't listen on 127.0.0.1:", id="data port"
+        ),
+        pytest.param(
+            ["-c", "good.yaml", "--port", "TAKEN", "--admin-port", "0", "--workers", "2"],
+            "can't listen on 127.0.0.1:",
+            id="data port, for workers",
+        ),
+        pytest.param(
+            ["-c", "good.yaml", "--port", "0", "--admin-port", "TAKEN", "--workers", "2"],
+            "can't listen on 127.0.0.1:",
+            id="admin port, with workers",
+        ),
+        pytest.param(
+            ["-c", "faulty.yaml", "--workers", "2"],
+            "faulty.yaml:" + "\nfaulty.yaml:".join(FAULTS),
+            id="a faulty policy, with workers",
+        ),
+        pytest.param(
+            ["-c", "good.yaml", "--port", "0", "--admin-port", "0", "--learned", "good.yaml"],
+            "good.yaml:2:1: expected a list of learned rules",
+            id="a file of what was learned that is none",
         ),
     ],
 )
@@ -300,7 +320,8 @@ def test_the_policy_s_file_can_be_named_by_a_variable(run):
         ("PORT", "many"),
         ("ADMIN_HOST", "256.0.0.1"),
         ("ADMIN_PORT", "many"),
-        ("WORKERS", "2"),
+        ("WORKERS", "none"),
+        ("DATA_PATH", "odd"),
         ("LOG_FORMAT", "xml"),
         ("LOG_LEVEL", "loud"),
         ("DRAIN_GRACE", "soon"),

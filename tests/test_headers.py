@@ -228,3 +228,31 @@ LOCATIONS = [
 def test_a_redirect_does_not_lead_around_the_proxy(location, told):
     assert headers.relative_to("http://b:1", "Location", location) == ("Location", told)
     assert headers.relative_to("http://b:1", "X-Location", location) == ("X-Location", location)
+
+
+NAMES = st.sampled_from(
+    b"Host host Connection Via X-Forwarded-For x-forwarded-proto X-Forwarded-Host Prefer Content-Length content_length "
+    b"Content-Encoding Transfer-Encoding X-Request-Id X-A x-a a: \xc3\xa9".split()
+)
+VALUES = st.sampled_from(
+    [b"", b"1", b"close", b"X-A, via", b"x-forwarded-proto", b"a\tb", b"\x01", b"\xff", b"\xc3\xa9"]
+)
+
+
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=6))
+def test_a_head_that_came_by_wire_is_told_as_any_list_of_headers(raw):
+    said = headers.of_wire(raw)
+    plain = [(name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape")) for name, value in raw]
+    assert said == plain
+    for asked in (
+        headers.fault_in,
+        headers.head_bytes,
+        headers.strip_hop_by_hop,
+        headers.strip_of_the_bytes,
+        headers.content_coding,
+        headers.is_strict,
+        toward_backend,
+        lambda head: [headers.get(head, name.lower()) for name, _ in plain],
+        lambda head: toward_backend(head, peer=None),
+    ):
+        assert asked(said) == asked(plain)

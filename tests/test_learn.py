@@ -10,7 +10,8 @@ import yaml
 
 from proxy.engine import Plan, Request, plan, replan
 from proxy.errors import PolicyFault
-from proxy.learn import MAX_RULES, PROBE_EVERY, Lessons, as_text, read_lessons
+from proxy.learn import MAX_RULES, PROBE_EVERY, Lessons
+from proxy.lessons import as_text, read_lessons
 from proxy.policy import load_policy
 from proxy.refusals import Failure
 
@@ -182,27 +183,6 @@ def test_the_file_is_a_list_of_rules_that_a_policy_takes(lessons: Lessons) -> No
     pasted = load_policy("policy.yaml", environ={}, text=text)
     made = plan(Request("POST", CHAT, "", [], b'{"model":"m","top_k":1}'), pasted)
     assert made.bodies == (b'{"model":"m"}',)
-
-
-def test_it_outlives_the_process(clock: Clock, tmp_path: Path) -> None:
-    path = tmp_path / "learned.yaml"
-    before = Lessons(clock, path)
-    before.load()
-    taught(before, top_k=1)
-    before.save(before.take_text())
-    assert before.take_text() is None
-    after = Lessons(clock, path)
-    after.load()
-    assert len(asked(after, top_k=1).applied) == 1
-    assert as_text(after.all()) == as_text(before.all())
-    assert [file.name for file in tmp_path.iterdir()] == ["learned.yaml"]
-
-
-def test_nothing_new_is_not_written(clock: Clock, tmp_path: Path) -> None:
-    path = tmp_path / "learned.yaml"
-    fresh = Lessons(clock, path)
-    fresh.save(fresh.take_text())
-    assert not path.exists()
 
 
 BAD_FILES = [

@@ -1,5 +1,7 @@
 """The log: one line a request, and no word of what was in it."""
 
+import asyncio
+import io
 import json
 import logging
 import socket
@@ -8,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 import structlog
 
-from proxy.log import set_up
+from proxy.log import Sink, set_up
 
 POLICY = """
 version: 1
@@ -145,7 +147,7 @@ def test_no_secret_is_said_on_any_way_through_a_process(serving, tmp_path):
         proxy.send_signal("SIGTERM")
         assert proxy.exit_code() == 0
         said = "".join(proxy.output)
-    assert said.count('"event": "request"') >= len(ASKED)
+    assert said.count('"event":"request"') >= len(ASKED)
     assert "SECRET" not in said
 
 
@@ -221,3 +223,110 @@ def test_a_record_of_a_library_is_told_without_its_arguments_and_traceback(own_l
         "error",
     )
     assert (second["event"], second["error"]) == ("Task %r was destroyed", None)
+
+
+ODD_VALUES = [
+    pytest.param("caf\u00e9", id="a letter with an accent"),
+    pytest.param("\u009b31m", id="what controls a terminal"),
+    pytest.param("\udc80", id="a lone surrogate"),
+    pytest.param("a\nb", id="a line break"),
+]
+
+
+@pytest.mark.parametrize("value", ODD_VALUES)
+def test_a_line_is_one_of_ascii_whatever_it_tells(own_log, capsys, value):
+    own_log("json")
+    structlog.get_logger("mendproxy").info("serving", name=value)
+    said = capsys.readouterr().err
+    assert said.isascii()
+    assert said.count("\n") == 1
+    assert json.loads(said)["name"] == value
+
+
+def test_what_json_has_no_word_for_is_told_as_python_shows_it(own_log, capsys):
+    own_log("json")
+    structlog.get_logger("mendproxy").info("serving", name={1, 2}, other=b"\xff")
+    (line,) = lines(capsys)
+    assert line["name"] in ([1, 2], "{1, 2}")
+
+
+def test_a_process_tells_its_id_where_there_are_several(own_log, capsys):
+    own_log("json", pid=1234)
+    structlog.get_logger("mendproxy").info("serving")
+    assert [line["pid"] for line in lines(capsys)] == [1234]
+
+
+class Stream(io.StringIO):
+    """A stream that keeps every write, and may break."""
+
+    def __init__(self, error=None):
+        super().__init__()
+        self.writes = []
+        self._error = error
+
+    def write(self, text):
+        if self._error is not None:
+            raise self._error
+        self.writes.append(text)
+        return len(text)
+
+
+async def test_the_lines_of_one_pass_of_the_loop_are_one_write():
+    stream = Stream()
+    sink = Sink(stream)
+    for line in (b"a", b"b", b"c"):
+        sink.info(line)
+    assert stream.writes == []
+    await asyncio.sleep(0)
+    assert stream.writes == ["a\nb\nc\n"]
+
+
+async def test_a_warning_is_written_at_once_after_what_waited():
+    stream = Stream()
+    sink = Sink(stream)
+    sink.info(b"a")
+    sink.warning("b")
+    assert stream.writes == ["a\nb\n"]
+    await asyncio.sleep(0)
+    assert stream.writes == ["a\nb\n"]
+
+
+def test_a_line_is_written_at_once_where_no_loop_runs():
+    stream = Stream()
+    Sink(stream).info(b"a")
+    assert stream.writes == ["a\n"]
+
+
+async def test_what_waits_at_the_end_is_flushed():
+    stream = Stream()
+    sink = Sink(stream)
+    sink.info(b"a")
+    sink.flush()
+    assert stream.writes == ["a\n"]
+
+
+async def test_lines_are_written_in_parts_that_no_other_process_can_come_between():
+    stream = Stream()
+    sink = Sink(stream)
+    for _ in range(9):
+        sink.info(b"x" * 999)
+    sink.info(b"y" * 5000)
+    sink.info(b"z")
+    sink.flush()
+    assert [len(text) for text in stream.writes] == [4000, 4000, 1000, 5001, 2]
+    assert all(text.endswith("\n") for text in stream.writes)
+
+
+async def test_a_log_that_nobody_reads_any_more_stops_nothing():
+    sink = Sink(Stream(BrokenPipeError()))
+    sink.info(b"a")
+    await asyncio.sleep(0)
+    sink.error(b"b")
+    sink.flush()
+
+
+def test_whether_a_line_would_be_heard_can_be_asked_beforehand(own_log):
+    own_log("json", "warning")
+    log = structlog.get_logger("mendproxy").bind()
+    assert not log.is_enabled_for(logging.INFO)
+    assert log.is_enabled_for(logging.WARNING)

@@ -58,7 +58,7 @@ def ports() -> Iterator[dict[str, str]]:
     command += ["--port", str(data), "--admin-port", str(admin), "--drain-grace", "0s"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603
         assert process.stderr is not None
-        assert '"serving"' in process.stderr.readline()
+        assert any('"serving"' in line for line in iter(process.stderr.readline, "")), "it did not start"
         yield {"8080": str(data), "8081": str(admin)}
         process.terminate()
         process.stderr.read()

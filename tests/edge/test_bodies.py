@@ -530,3 +530,18 @@ async def test_g16_a_page_is_never_called_a_stream(stage):
         call.answer(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 18\r\n\r\n<html>hello</html>")
     answer = await client.answer()
     assert (answer.status, answer.get("content-type")) == (502, "application/json")
+
+
+async def test_the_last_part_of_a_large_body_is_no_head(stage):
+    await stage.proxy(POLICY)
+    body = json.dumps({"model": "m", "messages": [], "padding": "x" * 600_000}).encode()
+    raw = b"POST /v1/chat/completions HTTP/1.1\r\nHost: p\r\nContent-Length: %d\r\n\r\n" % len(body)
+    client = await stage.ask(raw + body[:100])
+    await stage.data_port.serves(1)
+    for _ in range(2):
+        # In one part of more than a head may have.
+        client.send(body[100:] + raw + body[:100])
+        call = await stage.backend.call()
+        assert await call.body() == body
+        call.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        assert (await client.answer()).status == 200

@@ -251,3 +251,21 @@ async def test_a_slow_client_holds_the_backend_back(stage):
     call.send(END)
     answer = await client.answer()
     assert (answer.is_whole, answer.body) == (True, HELLO * 5000 * sent)
+
+
+async def test_a_head_with_a_body_is_passed_on_whatever_rules_would_do_to_a_post(stage):
+    await stage.proxy("""
+version: 1
+backends: {main: {url: "${BACKEND}"}}
+rules:
+  - {id: whole, when: {body: {stream: true}}, repair: [stream: false]}
+""")
+    body = b'{"model": "m", "stream": true}'
+    client = await stage.ask(
+        b"HEAD /v1/chat/completions HTTP/1.1\r\nHost: p\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    )
+    call = await stage.backend.call()
+    assert await call.body() == body
+    call.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n")
+    answer = await client.answer("HEAD")
+    assert (answer.status, answer.get("content-length"), answer.get("mendproxy-repairs")) == (200, "7", None)

@@ -56,6 +56,7 @@ async def _exchange(stage, client, backend):
 
 def _check_nothing_is_left(stage):
     assert stage.data_port.upstream.busy == 0, "a connection to the backend is still in use"
+    assert stage.data_port.reserve.held_bytes == 0, "bytes are still counted as held"
 
 
 def policy_text(written):
