@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 
 from proxy.errors import ClientFault
-from proxy.headers import Headers, fault_in, get, head_bytes
+from proxy.headers import Headers, are_usual, fault_in, get, head_bytes
 
 # nginx takes four buffers of 8 KiB for a head; agents put long tokens and cookies into theirs.
 MAX_HEAD_BYTES = 128 * 1024
@@ -48,8 +48,12 @@ def admit(method: str, raw_target: str, headers: Headers, *, is_http_1_1: bool) 
         raise ClientFault(
             f"The request's headers are larger than {MAX_HEAD_BYTES} bytes.", status=431, code="headers_too_large"
         )
-    _check_framing(headers, is_http_1_1=is_http_1_1)
-    _check_expectation(headers)
+    fault = fault_in(headers)
+    if fault is not None:
+        raise ClientFault(f"The request has {fault}.", code="invalid_header")
+    if not are_usual(headers):
+        _check_coding(headers, is_http_1_1=is_http_1_1)
+        _check_expectation(headers)
     target = read_target(raw_target)
     for authority in (target.authority, get(headers, "host")):
         if authority is not None and not _is_authority(authority):
@@ -109,10 +113,7 @@ def _climbs(segments: list[str]) -> bool:
     return False
 
 
-def _check_framing(headers: Headers, *, is_http_1_1: bool) -> None:
-    fault = fault_in(headers)
-    if fault is not None:
-        raise ClientFault(f"The request has {fault}.", code="invalid_header")
+def _check_coding(headers: Headers, *, is_http_1_1: bool) -> None:
     coding = get(headers, "transfer-encoding")
     if coding is None:
         return

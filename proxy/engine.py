@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
 
+import msgspec
 from msgspec import structs
 
 from proxy.body import Body, UnreadableBody
 from proxy.branches import wants_usage, with_branches, with_fresh_id
 from proxy.errors import ClientFault, ProxyError
-from proxy.headers import Headers, is_strict
+from proxy.headers import Headers, are_usual, is_strict
 from proxy.matching import Facts, Late, compile_globs
 from proxy.matching.values import is_integer
 from proxy.plans import Applied, Kind, Plan, Reaction, Request, Restore, Step, kind_of
@@ -58,12 +59,11 @@ def _nothing_learned(_backend: str) -> tuple[tuple[Rule, ...], frozenset[str]]:
     return (), frozenset()
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(msgspec.Struct):
     facts: Facts
     draft: Draft
-    applied: list[Applied] = field(default_factory=list)
-    observed: list[Applied] = field(default_factory=list)
+    applied: list[Applied] = []
+    observed: list[Applied] = []
     rejected_by: str = ""
 
 
@@ -116,16 +116,17 @@ def _plan(
     facts = Facts(
         method=request.method,
         path=request.path,
-        query=Late(lambda: _parameters(request.query)) if request.query else {},
-        headers=Late(lambda: _joined(request.headers)),
+        query=Late(_parameters, request.query) if request.query else {},
+        headers=Late(_joined, request.headers),
         model=model,
         backend=backend.name,
         body=body,
     )
-    draft = Draft(body if body is not None else EMPTY, path=request.path, max_branches=policy.limits.branches)
-    run = _Run(facts, draft)
+    run = _Run(facts, Draft(body if body is not None else EMPTY, request.path, policy.limits.branches))
     more, left_out = learned(backend.name)
-    skipped = frozenset([rule.id for rule in more if rule.id in left_out and _holds(rule, run.facts)])
+    skipped = frozenset(
+        [rule.id for rule in more if rule.id in left_out and _holds(rule, run.facts)] if left_out else ()
+    )
     selection = backend.index.selection(facts)
     if trace is not None:
         trace += (_passed_over(rule, run) or _fire(rule, run) for rule in backend.rules)
@@ -135,7 +136,9 @@ def _plan(
         for rule in more:
             if rule.id not in skipped and _is_due(rule, run):
                 _fire(rule, run)
-    return _finish(run, backend, selection, strict=is_strict(request.headers), skipped=skipped)
+    return _finish(
+        run, backend, selection, strict=not are_usual(request.headers) and is_strict(request.headers), skipped=skipped
+    )
 
 
 def _run_possible(index: RuleIndex, selection: Selection, run: _Run) -> None:
@@ -270,7 +273,8 @@ def _finish(
     )
     if refusal is not None or run.facts.body is None:
         return base
-    counts = any(rule.id not in tried and _holds(rule, run.facts) for rule in selection.counting)
+    counting = selection.counting
+    counts = counting and any(rule.id not in tried and _holds(rule, run.facts) for rule in counting)
     asked = _asked(run) if counts else 0
     return with_branches(base, asked) if asked or _is_repaired(run.draft) else base
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from proxy import headers
 from proxy.admission import METHODS
@@ -49,9 +51,8 @@ class Client(Protocol):
         """Close the connection so that the client sees that the answer is not whole."""
 
 
-@dataclass(slots=True)
-class Record:
-    """What became of a request, for its log line and the metrics."""
+class Record(msgspec.Struct):
+    """What became of a request, for its log line and the metrics. A struct, as Plan is."""
 
     plan: Plan | None = None
     rounds: int = 0
@@ -62,9 +63,11 @@ class Record:
     has_left: bool = False
 
 
-@dataclass(slots=True)
-class Exchange:
-    """A request and all that it takes to answer it. `body` is what goes on where no repair made another."""
+class Exchange(msgspec.Struct):
+    """A request and all that it takes to answer it. `body` is what goes on where no repair made another.
+
+    A struct, as Plan is.
+    """
 
     request: Request
     body: bytes | Streamed | None
@@ -77,7 +80,7 @@ class Exchange:
     scheme: str
     version: str
     share: Share
-    record: Record = field(default_factory=Record)
+    record: Record = msgspec.field(default_factory=Record)
     trace: RequestTrace | None = None
 
     def call(self, plan: Plan, branch: int, backend: Backend | None = None) -> Call:
@@ -114,7 +117,9 @@ class Exchange:
         """Return the headers by which every answer tells its id and what was repaired."""
         told = [("x-request-id", self.request_id)]
         if plan is not None and plan.applied:
-            told.append(("Mendproxy-Repairs", headers.repairs((a.rule, a.loses, a.warning) for a in plan.applied)))
+            told.append(
+                ("Mendproxy-Repairs", headers.repairs(tuple([(a.rule, a.loses, a.warning) for a in plan.applied])))
+            )
         return told
 
     def passed_on(self, plan: Plan, reply_headers: Headers) -> list[tuple[str, str]]:
@@ -123,7 +128,7 @@ class Exchange:
         A redirect to the backend's own address would lead around the proxy, so it is told relative to ours.
         """
         passed = headers.strip_hop_by_hop(reply_headers, "x-request-id")
-        if headers.get(reply_headers, "location") is not None:
+        if not headers.are_usual(reply_headers) and headers.get(reply_headers, "location") is not None:
             origin = self.address(plan.backend).rstrip("/")
             passed = [headers.relative_to(origin, name, value) for name, value in passed]
         return passed + self.told(plan)

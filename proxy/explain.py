@@ -107,7 +107,7 @@ def _answer(made: Plan) -> str:
 def _header(made: Plan) -> str | None:
     if not made.applied:
         return None
-    return headers.repairs((applied.rule, applied.loses, applied.warning) for applied in made.applied)
+    return headers.repairs(tuple((applied.rule, applied.loses, applied.warning) for applied in made.applied))
 
 
 def as_text(told: dict[str, Any]) -> str:

@@ -46,16 +46,23 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 _RAW = re.compile("[\udc80-\udcff]")
 _SANE_ID = re.compile(r"[\x21-\x7e]{1,128}")
-# Of the names that are remembered: a head of all of them, and how many ways to leave some of them out.
+# What is remembered of names is bounded, since a client chooses them: all that one head has, the ways to leave some
+# out, the names left out, and a Connection that tells them.
 _LONGEST_KEPT_BYTES = 1024
-_MOST_MASKS = 16
+_MOST_MASKS = 8
+_MOST_DROPPED = 64
+_LONGEST_CONNECTION = 256
+# Most heads have none of these, so that all that asks for them need not be asked.
+_UNUSUAL = frozenset(
+    {"content-encoding", "expect", "location", "prefer", "transfer-encoding", "upgrade", "x-request-id"}
+)
 _PREFERENCE = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^,"]|")+')
 
 
 class Names:
     """What a head's names tell by themselves: who speaks HTTP sends the same ones again and again."""
 
-    __slots__ = ("_masks", "are_plain", "at", "length", "lowers", "texts")
+    __slots__ = ("_masks", "are_plain", "are_usual", "at", "length", "lowers", "texts")
 
     def __init__(self, raw: tuple[bytes, ...]) -> None:
         """Look at these; `at` is where each name, in lower case, stands first."""
@@ -66,19 +73,22 @@ class Names:
         # Each once, so that none can be told in two ways.
         is_clear = len(self.at) == len(raw) and not any("_" in name for name in self.lowers)
         self.are_plain = is_clear and all(map(_TOKEN.fullmatch, self.lowers))
+        self.are_usual = _UNUSUAL.isdisjoint(self.at)
         self._masks: dict[frozenset[str], list[bool]] = {}
 
     def but(self, dropped: frozenset[str]) -> list[bool]:
         """Return which of the names are not among those that are dropped."""
         mask = self._masks.get(dropped)
         if mask is None:
+            mask = [name not in dropped for name in self.lowers]
             if len(self._masks) >= _MOST_MASKS:
                 self._masks.clear()
-            mask = self._masks[dropped] = [name not in dropped for name in self.lowers]
+            if len(dropped) <= _MOST_DROPPED and len("".join(dropped)) <= _LONGEST_KEPT_BYTES:
+                self._masks[dropped] = mask
         return mask
 
 
-_known_names = functools.lru_cache(maxsize=512)(Names)
+_known_names = functools.lru_cache(maxsize=256)(Names)
 
 
 class HeaderList(list[tuple[str, str]]):
@@ -182,6 +192,11 @@ def content_coding(headers: Headers) -> str:
     return ", ".join(filter(None, told)) or "identity"
 
 
+def are_usual(headers: Headers) -> bool:
+    """Return whether the headers surely have none of those that seldom come, and change what is done with a message."""
+    return isinstance(headers, HeaderList) and headers.names.are_usual
+
+
 def without(headers: Headers, *names: str) -> list[tuple[str, str]]:
     """Return the headers without those of the given names (lower case)."""
     return _left(headers, frozenset(names))
@@ -202,9 +217,13 @@ def strip_hop_by_hop(headers: Headers, *also: str) -> list[tuple[str, str]]:
 
 
 def _hop_by_hop(headers: Headers, also: tuple[str, ...]) -> frozenset[str]:
-    if get(headers, "connection") is None:
+    connection = get(headers, "connection")
+    if connection is None:
         return _dropped((), also)
-    return _dropped(tuple(value for name, value in headers if _lower(name) == "connection"), also)
+    if isinstance(headers, HeaderList) and headers.names.are_plain and len(connection) <= _LONGEST_CONNECTION:
+        return _dropped((connection,), also)
+    lines = tuple(value for name, value in headers if _lower(name) == "connection")
+    return (_dropped if len("".join(lines)) <= _LONGEST_CONNECTION else _dropped.__wrapped__)(lines, also)
 
 
 @functools.lru_cache(maxsize=256)
@@ -285,7 +304,8 @@ def proxy_status(token: str, details: str | None = None) -> str:
     return http_sf.ser(members)
 
 
-def repairs(applied: Iterable[tuple[str, str | None, str | None]]) -> str:
+@functools.lru_cache(maxsize=256)
+def repairs(applied: tuple[tuple[str, str | None, str | None], ...]) -> str:
     """Return the value of Mendproxy-Repairs: a member for each (rule's id, what is lost, warning)."""
     members: ListType = []
     for rule, loses, warning in applied:

@@ -14,12 +14,12 @@ import time
 from http import HTTPStatus
 
 import structlog
-from aiohttp.http import RawRequestMessage
+from aiohttp.http import RawRequestMessage, RawResponseMessage
 from aiohttp.streams import StreamReader
 
 from proxy import engine
 from proxy.bodies import too_large
-from proxy.direct import Answering, DirectReply, DirectUpstream, is_stale
+from proxy.direct import DirectReply, DirectUpstream
 from proxy.direct_client import DirectClient
 from proxy.engine import Plan, Request
 from proxy.errors import BackendFault, ProxyError, ProxyFault
@@ -28,6 +28,7 @@ from proxy.forward import Forward
 from proxy.headers import content_coding
 from proxy.models import is_joined
 from proxy.passage import is_looked_at
+from proxy.pool import Answering, is_stale
 from proxy.relay import Begun
 from proxy.server import DataPort, where
 from proxy.tracing import BranchSpan
@@ -180,31 +181,32 @@ class InLane:
             return
         self._stop_timer()
         answering.follower = None
-        reply = DirectReply(answering, answering.sent_at_s)
-        self._lane.upstream.note(plan.backend.name, reply.status)
+        status = answering.message.code
+        self._lane.upstream.note(plan.backend.name, status)
         if self._span is not None:
-            self._span.answered(reply.status)
-        if reply.status >= _LOWEST_REFUSAL and plan.may_react:
+            self._span.answered(status)
+        if status >= _LOWEST_REFUSAL and plan.may_react:
             self._answering = None
-            self._hand_over(begun=Begun(reply=reply))
+            self._hand_over(begun=Begun(reply=DirectReply(answering, answering.sent_at_s)))
             return
         record = self._work.exchange.record
         record.rounds, record.branches = record.rounds + 1, record.branches + 1
-        if answering.is_whole and not self.client.is_full and not is_looked_at(plan, reply):
-            self._pass_on(plan, reply)
+        if answering.is_whole and not self.client.is_full and not is_looked_at(plan, answering.said):
+            self._pass_on(plan, answering, answering.message)
             return
+        reply = DirectReply(answering, answering.sent_at_s)
         self._forward = Forward(self._work.exchange, plan, reply, self.client, self._done)
         self._forward.start()
 
-    def _pass_on(self, plan: Plan, reply: DirectReply) -> None:
+    def _pass_on(self, plan: Plan, answering: Answering, message: RawResponseMessage) -> None:
         """Tell the client an answer that has come as a whole."""
-        exchange, body, left = self._work.exchange, reply.answering.take(), None
+        exchange, body, left = self._work.exchange, answering.take(), None
         exchange.record.has_content = bool(body)
         try:
-            self.client.tell(reply.status, reply.reason, exchange.passed_on(plan, reply.headers), body)
+            self.client.tell(message.code, message.reason, exchange.passed_on(plan, answering.said), body)
         except ClientLeft as gone:
             left = gone
-        reply.answering.end()
+        answering.end()
         self._done(left)
 
     def _late(self) -> None:

@@ -15,7 +15,7 @@ import logging
 import select
 import sys
 import time
-from typing import IO, Final, Literal
+from typing import IO, Any, Final, Literal
 
 import msgspec
 import structlog
@@ -136,6 +136,17 @@ class _Through(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         kind = type(record.exc_info[1]).__name__ if record.exc_info and record.exc_info[1] else None
         structlog.get_logger(record.name).log(record.levelno, record.msg, error=kind)
+
+
+def tell(logger: Any, method: str, told: EventDict) -> None:
+    """Log an event that is a dict already, at a level that is enabled: structlog's own way copies it four times."""
+    line: Any = {**logger._context, **told} if logger._context else told  # noqa: SLF001 as a method of the logger's would
+    try:
+        for processor in logger._processors:  # noqa: SLF001 as above
+            line = processor(logger._logger, method, line)  # noqa: SLF001 as above
+    except structlog.DropEvent:
+        return
+    getattr(logger._logger, method)(line)  # noqa: SLF001 as above
 
 
 def set_up(log_format: LogFormat, level: str = "info", pid: int | None = None) -> Sink:

@@ -14,7 +14,7 @@ from proxy.codings import Inflate, inflater
 from proxy.engine import Plan
 from proxy.errors import BackendFault
 from proxy.exchange import Exchange, Refused
-from proxy.headers import content_coding, get
+from proxy.headers import Headers, content_coding, get
 from proxy.life import LifeSign
 from proxy.reader import are_events
 from proxy.refusals import Failure, failure_from
@@ -185,9 +185,9 @@ class Passage:
         return life.is_alive
 
 
-def is_looked_at(plan: Plan, reply: Reply) -> bool:
+def is_looked_at(plan: Plan, headers: Headers) -> bool:
     """Return whether what comes of an answer may have to be held back or watched: if not, it passes as it is."""
-    content_type = get(reply.headers, "content-type")
+    content_type = get(headers, "content-type")
     if content_type is not None and content_type.lower().startswith("text/event-stream"):
         return True
     return plan.may_react and plan.asks_for_stream

@@ -48,6 +48,8 @@ _BLANKS = b"\xef\xbb\xbf \t\r\n"
 
 def are_events(first: bytes) -> bool | None:
     """Return whether an answer that begins like this is a stream of events; None where more has to come to tell."""
+    if first.startswith(b"{"):
+        return False
     start = first.lstrip(_BLANKS)
     if not start or any(word.startswith(start) and word != start for word in _SSE_STARTS):
         return None

@@ -11,8 +11,8 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 import structlog
 from aiohttp import HttpVersion11, web
 from aiohttp.http import RawRequestMessage
@@ -29,6 +29,7 @@ from proxy.errors import BackendFault, ClientFault, ProxyError, ProxyFault
 from proxy.exchange import Exchange, tell_error
 from proxy.headers import Headers
 from proxy.learn import Lessons
+from proxy.log import tell
 from proxy.metrics import PATHS, Metrics, outcome
 from proxy.models import is_joined, list_models
 from proxy.policy import Backend, Policy
@@ -48,9 +49,8 @@ LEFT = 499
 log = structlog.get_logger("mendproxy")
 
 
-@dataclass(slots=True)
-class Work:
-    """A request that is being served, and what has been done of it: what a task goes on with."""
+class Work(msgspec.Struct):
+    """A request that is being served, and what has been done of it: what a task goes on with. A struct, as Plan is."""
 
     exchange: Exchange
     client: HttpClient | DirectClient
@@ -150,7 +150,9 @@ class DataPort:
         """Begin to serve a request."""
         started_s = time.perf_counter()
         said = headers.of_wire(message.raw_headers)
-        client.is_closing = self.is_closing or self.is_leaving or ends_connection(message.method, said)
+        is_usual = said.names.are_usual and message.method != "CONNECT"
+        is_last = not is_usual and ends_connection(message.method, said)
+        client.is_closing = self.is_closing or self.is_leaving or is_last
         exchange = Exchange(
             # Until the target is read, what is known of it for the log is all that comes before a query.
             request=Request(message.method, message.path.partition("?")[0], "", said, None),
@@ -159,10 +161,10 @@ class DataPort:
             upstream=self.upstream,
             address=self._address,
             client=client,
-            request_id=headers.sane_request_id(said) or self._ids.new(),
+            request_id=(None if is_usual else headers.sane_request_id(said)) or self._ids.new(),
             peer=peer,
             scheme=scheme,
-            version=f"{message.version.major}.{message.version.minor}",
+            version="1.1" if message.version == HttpVersion11 else "1.0",
             share=Share(self.reserve),
         )
         if self.tracer is not None:
@@ -356,24 +358,26 @@ def _log(
     seconds: float,
 ) -> None:
     record, plan = exchange.record, exchange.record.plan
+    applied = plan.applied if plan is not None else ()
     has_failed = record.is_truncated or isinstance(record.error, BackendFault | ProxyFault)
     if not logger.is_enabled_for(logging.WARNING if has_failed else logging.INFO):
         return
-    (logger.warning if has_failed else logger.info)(
-        "request",
-        id=exchange.request_id,
-        method=exchange.request.method,
-        path=exchange.request.path,
-        model=plan.facts.model if plan is not None else None,
-        backend=plan.backend.name if plan is not None else None,
-        status=status,
-        rules=[applied.rule for applied in plan.applied] if plan is not None else [],
-        observed=[applied.rule for applied in plan.observed] if plan is not None else [],
-        warnings=[applied.warning for applied in plan.applied if applied.warning] if plan is not None else [],
-        branches=record.branches,
-        rounds=record.rounds,
-        sent_bytes=client.sent_bytes,
-        seconds=round(seconds, 6),
-        error=record.error.token if record.error is not None else None,
-        truncated=record.is_truncated,
-    )
+    told = {
+        "id": exchange.request_id,
+        "method": exchange.request.method,
+        "path": exchange.request.path,
+        "model": plan.facts.model if plan is not None else None,
+        "backend": plan.backend.name if plan is not None else None,
+        "status": status,
+        "rules": [one.rule for one in applied] if applied else [],
+        "observed": [one.rule for one in plan.observed] if plan is not None and plan.observed else [],
+        "warnings": [one.warning for one in applied if one.warning] if applied else [],
+        "branches": record.branches,
+        "rounds": record.rounds,
+        "sent_bytes": client.sent_bytes,
+        "seconds": round(seconds, 6),
+        "error": record.error.token if record.error is not None else None,
+        "truncated": record.is_truncated,
+        "event": "request",
+    }
+    tell(logger, "warning" if has_failed else "info", told)

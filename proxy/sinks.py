@@ -6,8 +6,8 @@ A branch writes under the sink's lock, so a client that reads slowly holds the b
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -178,7 +178,10 @@ class StreamSink:
 
     async def _write(self, events: Iterator[bytes]) -> None:
         async with self._lock:
-            await self._put(b"".join(events))
+            data = b"".join(events)
+            if data:
+                self._exchange.record.has_content = True
+                await self._exchange.client.write(data)
 
     async def _end(self, branch: int, events: Iterator[bytes], more: More) -> None:
         """Write a branch's last events and what its end makes of them, and after the last branch the stream's end."""
@@ -279,4 +282,4 @@ class JsonSink:
 
 
 def _made_up_id(kind: Kind) -> str:
-    return f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{uuid.uuid4().hex}"
+    return f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{os.urandom(16).hex()}"

@@ -101,6 +101,10 @@ class Connection(ResponseHandler):
         self._has_answered = False
         self._body: StreamReader | None = None  # of the answer that came last
 
+    def __bool__(self) -> bool:
+        """Return true: this is also a queue of aiohttp's, and an empty one would be false."""
+        return True
+
     def ask(self, asker: Asker, data: bytes, *, is_bare: bool, may_switch: bool = False) -> None:
         """Send a request's head, with its body where that is small, and tell `asker` of the answer.
 
@@ -212,8 +216,11 @@ def _fault_in(message: RawResponseMessage, said: HeaderList, *, may_switch: bool
         return "a control character in its status line"
     if head_bytes(said) > MAX_HEAD_BYTES:
         return f"headers of more than {MAX_HEAD_BYTES} bytes"
+    fault = fault_in(said)
+    if fault is not None or said.names.are_usual:
+        return fault
     coding = get(said, "transfer-encoding") or "chunked"
-    return fault_in(said) or (None if coding.lower() == "chunked" else "a Transfer-Encoding that is not understood")
+    return None if coding.lower() == "chunked" else "a Transfer-Encoding that is not understood"
 
 
 class SessionConnector(aiohttp.TCPConnector):

@@ -4,13 +4,14 @@ import asyncio
 import io
 import json
 import logging
+import re
 import socket
 from urllib.parse import urlsplit
 
 import pytest
 import structlog
 
-from proxy.log import Sink, set_up
+from proxy.log import Sink, set_up, tell
 
 POLICY = """
 version: 1
@@ -323,6 +324,17 @@ async def test_a_log_that_nobody_reads_any_more_stops_nothing():
     await asyncio.sleep(0)
     sink.error(b"b")
     sink.flush()
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+@pytest.mark.parametrize("bound", [{}, {"of": "all"}], ids=["with nothing bound", "with something bound"])
+def test_an_event_that_is_a_dict_is_told_as_any_other(own_log, capsys, log_format, bound):
+    own_log(log_format, pid=7)
+    logger = structlog.get_logger("mendproxy").bind(**bound)
+    logger.warning("request", method="GET", status=200)
+    tell(logger, "warning", {"method": "GET", "status": 200, "event": "request"})
+    one, other = re.sub(r"[\d:.]{8,}", "now", capsys.readouterr().err).splitlines()
+    assert one == other
 
 
 def test_whether_a_line_would_be_heard_can_be_asked_beforehand(own_log):

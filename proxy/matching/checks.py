@@ -41,17 +41,18 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class Late(Mapping[str, T]):
-    """A mapping that is made when somebody first looks into it."""
+    """A mapping that is made of something when somebody first looks into it."""
 
-    __slots__ = ("_made", "_make")
+    __slots__ = ("_made", "_make", "_source")
 
-    def __init__(self, make: Callable[[], Mapping[str, T]]) -> None:
+    def __init__(self, make: Callable[[Any], Mapping[str, T]], source: object) -> None:
         self._make = make
+        self._source = source
         self._made: Mapping[str, T] | None = None
 
     def _mapping(self) -> Mapping[str, T]:
         if self._made is None:
-            self._made = self._make()
+            self._made = self._make(self._source)
         return self._made
 
     def __getitem__(self, name: str) -> T:

@@ -40,13 +40,16 @@ class Source:
 
     def fault(self, place: tuple[Any, ...], message: str) -> Fault:
         """Return the fault at a place; where it names the value of a variable, it names the variable instead."""
-        for value, written in self._written.items():
-            message = message.replace(value, written).replace(repr(str(value))[1:-1], written)
+        hidden = {form: written for value, written in self._written.items() for form in (value, repr(str(value))[1:-1])}
         own = look_up(self.value, place)
         if isinstance(own, Expanded):
             # A message about a part of it names that.
-            for part in re.findall(r"\w+", own):
-                message = message.replace(part, own.source) if len(part) >= _SECRET_CHARACTERS else message
+            parts = set(re.findall(r"\w+", own)) - set(re.findall(r"\w+", own.source))
+            hidden |= {part: own.source for part in parts if len(part) >= _SECRET_CHARACTERS}
+        if hidden:
+            # In one pass, the longest first: what is put in is not looked at again.
+            forms = "|".join(map(re.escape, sorted(hidden, key=len, reverse=True)))
+            message = re.sub(forms, lambda met: hidden[met[0]], message)
         return self.document.fault(place, message)
 
     def position(self, place: tuple[str | int, ...]) -> str:

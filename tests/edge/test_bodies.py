@@ -295,7 +295,7 @@ def nested(depth):
 
 DEEP = [
     pytest.param(b"[" * 20_000 + b"]" * 20_000, id="a list of lists"),
-    pytest.param(REPAIRABLE[:-1] + b',"x":' + nested(1500) + b"}", id="a field of fifteen hundred levels"),
+    pytest.param(REPAIRABLE[:-1] + b',"x":' + nested(20_000) + b"}", id="a field of twenty thousand levels"),
     pytest.param(REPAIRABLE[:-1] + b',"x":' + nested(100_000) + b"}", id="a field of a hundred thousand levels"),
     pytest.param(b'{"a":' * 50_000, id="levels without an end"),
     pytest.param(SAID % (b',"n":' + b"9" * 5000), id="a number of choices of five thousand digits"),

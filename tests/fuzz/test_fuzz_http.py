@@ -14,8 +14,9 @@ from types import SimpleNamespace
 from structlog.testing import capture_logs
 
 from proxy.data_path import make_server
-from proxy.direct import Answering, DirectReply, DirectUpstream, origin_of
+from proxy.direct import DirectReply, DirectUpstream
 from proxy.policy import load_policy
+from proxy.pool import Answering, origin_of
 from proxy.server import DataPort
 from proxy.session import SessionReply
 from proxy.upstream import Upstream

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.errors import PolicyFault
-from proxy.policy import effective_text
+from proxy.policy import effective_text, load_policy
 
 HERE = Path(__file__).parent
 TABLE = (HERE / "faults.txt").read_text("utf-8")
@@ -71,3 +71,16 @@ def test_any_mutation_of_a_policy_is_a_policy_or_faults(load, data):
         end = min(len(text), start + data.draw(st.integers(0, 8)))
         text = text[:start] + data.draw(st.sampled_from(SNIPPETS)) + text[end:]
     loads_or_is_faulty(load, text)
+
+
+def test_a_fault_of_a_value_with_many_words_stays_short():
+    words = " ".join(f"word{number}" for number in range(40))
+    with pytest.raises(PolicyFault) as caught:
+        load_policy(
+            "p.yaml",
+            environ={"SECRET": "hush-hush " + words},
+            text=f'version: 1\nbackends: {{a: {{url: "http://b", presets: ["{words} ${{SECRET}} {words}"]}}}}\n',
+        )
+    told = str(caught.value)
+    assert "hush" not in told
+    assert len(told) < 2000
