@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import time
 from pathlib import Path
 
@@ -16,9 +15,8 @@ from bench.rounds import Bench, Candidate, CannotMeasure, compiled, measure, tak
 from bench.scenarios import DROPPED, META_INFO, Load, Scenario, chat, scenarios, stream
 from bench.stats import Ratio, Slice, interval, pairs, summarise
 
-needs_compiler = pytest.mark.skipif(
-    shutil.which(os.environ.get("CC", "cc")) is None, reason="the backend and the load are C: there is no compiler here"
-)
+# The backend and the load are C.
+needs_compiler = pytest.mark.real
 
 
 def a_slice(number, *, rate=100.0, cpu_us=10.0, p50_us=5.0, p99_us=9.0, whole=50, bad=0):
