@@ -26,7 +26,7 @@ from proxy.errors import Fault, PolicyFault
 from proxy.explain import as_text, explain
 from proxy.lessons import as_text as lessons_text
 from proxy.lessons import read_lessons
-from proxy.lifecycle import serve
+from proxy.lifecycle import allow_descriptors, serve
 from proxy.log import set_up
 from proxy.options import CannotStart, Options, Traces, loop_factory
 from proxy.policy import Policy, effective_text, load_policy, preset_names, preset_text
@@ -136,6 +136,7 @@ def serve_command(
         drain_timeout_s=_seconds("--drain-timeout", drain_timeout),
     )
     sink = set_up(options.log_format, log_level, pid=os.getpid() if workers > 1 else None)
+    allow_descriptors()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve(options) if workers == 1 else serve_by_workers(options))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import resource
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -72,6 +73,15 @@ async def serve(options: Options) -> None:
             watch.cancel()
             if keep is not None:
                 keep.end()
+
+
+def allow_descriptors() -> None:
+    """Let the process, and those that it starts, open as many files as they may: a stream takes two of them.
+
+    What is set where nobody chose is 1024, for the sake of programs that are not this one.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def freeze() -> None:

@@ -45,6 +45,11 @@ class Serving:
         self._reader.start()
         self.url = self.admin_url = ""
 
+    @property
+    def pid(self):
+        """The number of the process."""
+        return self._process.pid
+
     def _read(self):
         for line in self._process.stdout:
             self.output.append(line)

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import resource
 import socket
 from urllib.parse import urlsplit
 
@@ -59,6 +60,16 @@ def test_a_process_that_serves_is_alive_ready_and_says_by_which_policy(serving, 
         assert text.splitlines()[0] == "[+]draining: no"
         assert text.splitlines()[2] == "[+]backend main: answers"
         assert "first-rule" in proxy.get("/policy")[1]
+
+
+def test_as_many_files_may_be_open_as_the_process_may_have(serving, policy):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        with serving(policy) as proxy:
+            assert resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_sighup_takes_the_new_policy(serving, policy):
