@@ -108,6 +108,10 @@ class DirectClient:
     def put(self, data: bytes) -> None:
         """Write a part of the body. Raises: ClientLeft."""
         self.sent_bytes += len(data)
+        if self._is_chunked and not self._head and 0 < len(data) <= _JOINED_BYTES:
+            # An event of a stream: most of all that is ever written.
+            self._send(b"%x\r\n%b\r\n" % (len(data), data))
+            return
         head, self._head = self._head, b""
         if self._is_bare or not data:
             self._send(head)

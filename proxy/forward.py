@@ -77,6 +77,9 @@ class Forward:
                 data = self._answering.take()
                 if data:
                     self._put(self._passage.take(data))
+                    if self._answering.has_all_been_taken and not self._client.is_full:
+                        self._wait()
+                        return
                 elif self._answering.is_over:
                     self._end()
                 else:
@@ -120,8 +123,8 @@ class Forward:
 
     def _wait(self) -> None:
         """Have `_look` called when nothing comes for too long. One timer serves many waits: it mostly is early."""
-        now_s = time.monotonic()
-        wait_s = self._passage.wait_s(now_s)
+        now_s, steady_s = time.monotonic(), self._passage.steady_s
+        wait_s = self._passage.wait_s(now_s) if steady_s is None else steady_s
         self._late_at_s = now_s + wait_s
         if self._timer is not None and self._timer_at_s > self._late_at_s:
             self._timer.cancel()

@@ -36,7 +36,10 @@ _FOREVER_S = float("inf")
 
 
 class Passage:
-    """One answer on its way. `has_content`: something of it may have gone to the client."""
+    """One answer on its way. `has_content`: something of it may have gone to the client.
+
+    `steady_s`: how long the next bytes may be waited for, each time alike, where nothing else is to be waited for.
+    """
 
     def __init__(self, exchange: Exchange, plan: Plan, reply: Reply, *, is_post: bool, now_s: float) -> None:
         """Let `reply` pass, whose head has come; `now_s` is the time, on the clock of `reply.sent_at_s`."""
@@ -68,6 +71,7 @@ class Passage:
         self._comment_at_s = now_s + self._keep_alive_s
         self.has_content = False
         self.is_over = False
+        self.steady_s: float | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -86,8 +90,9 @@ class Passage:
             data, self._held = bytes(self._held) + data, bytearray()
         self.has_content = True
         if self.is_stream:
-            self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
-            self.is_over = self._tail.endswith(_SENTINELS) and not self._reply.has_length
+            self._tail = data[-_TAIL_BYTES:] if len(data) >= _TAIL_BYTES else (self._tail + data)[-_TAIL_BYTES:]
+            self.is_over = b"[DONE]" in self._tail and self._tail.endswith(_SENTINELS) and not self._reply.has_length
+        self.steady_s = None if self._life is not None or self.is_over else self._timeouts.idle_s
         return data
 
     def end(self) -> bytes:

@@ -24,7 +24,7 @@ from proxy.errors import BackendFault
 from proxy.headers import HeaderList, encode_head, get, of_wire
 from proxy.tls import Tls, backend_context
 from proxy.upstream import PART_BYTES, POOL_KEEP_ALIVE_S, Call, Streamed, fault
-from proxy.wire import Connection, take_body
+from proxy.wire import Connection, has_more_to_come, take_body
 
 # How long one address of a name is waited for before the next one is tried beside it (RFC 8305 §5).
 EYEBALLS_S = 0.25
@@ -324,6 +324,11 @@ class Answering:
         if body is None or self.connection is None:
             return b""
         return take_body(body)
+
+    @property
+    def has_all_been_taken(self) -> bool:
+        """Whether nothing is there to be taken, nor known of the end: more has to come first."""
+        return self.body is not None and self.connection is not None and has_more_to_come(self.body)
 
     @property
     def is_over(self) -> bool:

@@ -69,6 +69,11 @@ def take_body(body: StreamReader) -> bytes:
     return data
 
 
+def has_more_to_come(body: StreamReader) -> bool:
+    """Return whether a body has been taken as far as it has come, and goes on."""
+    return body is not EMPTY_PAYLOAD and not (body._buffer or body._eof or body._exception)  # noqa: SLF001 as above
+
+
 class UnclearHead(aiohttp.ClientError):
     """An answer's head can't be passed on; says what it has, in words."""
 

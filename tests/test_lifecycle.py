@@ -127,6 +127,19 @@ def test_an_idle_process_ends_well(serving, policy, name):
         assert proxy.exit_code() == 0
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_in_the_grace_every_answer_tells_its_connection_to_close(serving, policy, workers):
+    with serving(policy, "--drain-grace", "3s", "--workers", workers) as proxy, proxy.connection() as kept:
+        kept.request("GET", "/v1/models")
+        before = kept.getresponse()
+        assert (before.read() != b"", before.headers["Connection"]) == (True, None)
+        proxy.send_signal("SIGTERM")
+        proxy.until("draining")
+        kept.request("GET", "/v1/models")
+        answer = kept.getresponse()
+        assert (answer.status, answer.read() != b"", answer.headers["Connection"]) == (200, True, "close")
+
+
 def test_in_the_grace_no_new_traffic_is_invited_but_what_comes_is_served(serving, policy):
     with serving(policy, "--drain-grace", "1s") as proxy:
         proxy.send_signal("SIGTERM")
