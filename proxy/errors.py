@@ -9,7 +9,7 @@ Source: RFC 9209 §2.3 (tokens and their statuses); OpenAI's `Error` schema (mes
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 
 class ProxyError(Exception):
@@ -61,6 +61,18 @@ class BackendFault(ProxyError):
 
 class ProxyFault(ProxyError):
     """The proxy itself can't serve the request: it drains, or has a bug."""
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def without_frames(error: E) -> E:
+    """Return an error that is kept, without the frames that it came through and what it came from.
+
+    They hold the request, which holds the error: a cycle, and with it all of the request until the collector comes.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from proxy.direct import DirectReply
 from proxy.direct_client import DirectClient
 from proxy.engine import Plan, observed, replan
-from proxy.errors import BackendFault, ProxyError
+from proxy.errors import BackendFault, ProxyError, without_frames
 from proxy.exchange import Exchange, HttpRefusal, Refused, read_http_refusal, refused_by, tell_error, tell_refusal
 from proxy.forward import forward
 from proxy.passage import Passage
@@ -58,7 +58,7 @@ async def carry_out(exchange: Exchange, plan: Plan, begun: Begun = NOT_BEGUN) ->
                 return await tell_refusal(exchange, plan, refused)
             # What the backend itself said is told rather than what the proxy made of a dead connection.
             if first is None or (isinstance(first.answer, ProxyError) and isinstance(refused.answer, HttpRefusal)):
-                first = refused
+                first = without_frames(refused)
             new = _next(exchange, plan, refused)
             if new is None:
                 exchange.record.plan = observed(plan, refused.failure)

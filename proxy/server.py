@@ -25,7 +25,7 @@ from proxy.client import HttpClient
 from proxy.direct import DirectUpstream
 from proxy.direct_client import DirectClient
 from proxy.engine import Request
-from proxy.errors import BackendFault, ClientFault, ProxyError, ProxyFault
+from proxy.errors import BackendFault, ClientFault, ProxyError, ProxyFault, without_frames
 from proxy.exchange import Exchange, tell_error
 from proxy.headers import Headers
 from proxy.learn import Lessons
@@ -183,6 +183,8 @@ class DataPort:
         if not self.in_flight:
             self._idle.set()
         self._record(work.exchange, work.client, work.started_s)
+        if work.exchange.record.error is not None:
+            without_frames(work.exchange.record.error)
 
     def _record(self, exchange: Exchange, client: HttpClient | DirectClient, started_s: float) -> None:
         seconds = time.perf_counter() - started_s
