@@ -87,12 +87,12 @@ def allow_descriptors() -> None:
 def freeze() -> None:
     """Let what is loaded by now stay: the collector need not look at it again on every pass.
 
-    A request that goes well leaves no cycles behind, so the passes may be rarer than by default, where they cost a tenth
-    of all time. One that fails may leave some, so they may not be rare: a soak grew to ten times its memory.
+    A request that goes well leaves no cycles behind, so the passes may be rarer than by default, where they cost a
+    tenth of all time. One that fails may leave some, so they may not be rare: a soak grew to ten times its memory.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 10, 10)
+    gc.set_threshold(2_000, 10, 10)
 
 
 async def open_admin_port(stack: AsyncExitStack, options: Options, operated: Operated, status: Status) -> str:
