@@ -477,10 +477,10 @@ class Served(RequestHandler):
 
         `abandon` is called instead where the client leaves before the task has begun.
         """
+        self._unpark()
         if self.transport is None:
             abandon()
             return
-        self._unpark()
         self._handed_over = work, abandon
         self._request_count += 1
         self._messages.appendleft((message, body))

@@ -220,6 +220,16 @@ async def test_what_was_handed_over_is_abandoned_where_the_client_leaves_before_
     assert (abandoned, answered) == ([1], [])
 
 
+async def test_what_is_handed_over_when_its_connection_is_being_closed_ends_once():
+    lane, abandoned = Taking(), []
+    connection, *_ = await served(lane)
+    connection.data_received(GET % 1)
+    connection.force_close()
+    connection.hand_over(None, EMPTY_PAYLOAD, "work", lambda: abandoned.append(1))
+    await passes(lambda: len(asyncio.all_tasks()) == 1)
+    assert (abandoned, lane.left) == ([1], 0)
+
+
 async def test_a_client_that_leaves_ends_what_is_in_the_lane_and_the_task():
     lane = Taking()
     connection, wire, _ = await served(lane)
