@@ -19,6 +19,7 @@ from proxy.errors import BackendFault
 from proxy.lane import Lane
 from proxy.server import DataPort
 from proxy.session import SessionUpstream
+from proxy.tls import Tls, backend_context
 from proxy.upstream import Upstream
 
 DataPath = Literal["direct", "session"]
@@ -32,7 +33,10 @@ def make_upstream(
 
     `tls` is how backends are spoken to by TLS, by default with the system's trust.
     """
-    return DirectUpstream(note, tls) if path == "direct" else SessionUpstream(note, tls)
+    if path == "direct":
+        return DirectUpstream(note, tls)
+    # aiohttp's own context trusts nobody: see aiohttp_alone.
+    return SessionUpstream(note, tls if tls is not None else backend_context(Tls()))
 
 
 def make_server(port: DataPort) -> web.Server:

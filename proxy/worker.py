@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+import proxy.aiohttp_alone  # noqa: F401 before anything that imports aiohttp
 from proxy.channel import Ask, Channel
 from proxy.errors import PolicyFault
 from proxy.health import Belief
