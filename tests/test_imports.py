@@ -12,9 +12,7 @@ from proxy.policy_tests.report import FORMATS
 
 ROOT = Path(__file__).parent.parent
 LOADED = "import sys, {module}; print(*sys.modules, sep='\\n')"
-TRUSTED = (
-    "import {modules}; from aiohttp import connector; print(connector._SSL_CONTEXT_VERIFIED.cert_store_stats()['x509'])"
-)
+TRUSTED = "import {module}, aiohttp.connector as made; print(made._SSL_CONTEXT_VERIFIED.cert_store_stats()['x509'])"
 
 
 def run(code: str) -> list[str]:
