@@ -27,7 +27,9 @@ CASES = [
     pytest.param(
         "proxy.cli", "click", ["aiohttp", "asyncio", "proxy.lifecycle", "structlog", "uvloop"], id="a command"
     ),
-    pytest.param("proxy.serving", "proxy.lane", ["proxy.policy_tests", "proxy.standin", "xml"], id="serving"),
+    pytest.param(
+        "proxy.serving", "proxy.lane", ["prometheus_client", "proxy.policy_tests", "proxy.standin", "xml"], id="serving"
+    ),
     pytest.param("proxy.worker", "proxy.lane", ["click", "proxy.policy_tests", "proxy.standin"], id="a worker"),
 ]
 
