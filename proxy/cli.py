@@ -5,13 +5,10 @@ Exit: 0 good · 1 what was checked is bad · 2 usage · 3 could not start.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +22,6 @@ from proxy.explain import as_text, explain
 from proxy.lessons import as_text as lessons_text
 from proxy.lessons import read_lessons
 from proxy.policy import Policy, effective_text, load_policy, preset_names, preset_text
-from proxy.policy.schema_json import schema_text
 from proxy.policy.units import parse_duration
 from proxy.policy.yaml_text import decode_text
 from proxy.repairs import REPAIRS
@@ -307,6 +303,9 @@ def presets(name: str | None) -> None:
 @main.command(name="schema")
 def schema_command() -> None:
     """Print the JSON Schema of a policy file, for editors."""
+    # No other command has a use for it.
+    from proxy.policy.schema_json import schema_text
+
     click.echo(schema_text(), nl=False)
 
 
@@ -314,6 +313,11 @@ def schema_command() -> None:
 @click.argument("url", default=DEFAULT_ADMIN_URL, envvar="MENDPROXY_ADMIN_URL")
 def health(url: str) -> None:
     """Ask the admin port at URL whether the proxy is ready; exit with 0 if it is, else with 1."""
+    # No other command asks anybody.
+    import http.client
+    import urllib.error
+    import urllib.request
+
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{url.rstrip('/')}/readyz?verbose", timeout=5) as answer:

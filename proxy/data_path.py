@@ -35,7 +35,7 @@ def make_upstream(
     """
     if path == "direct":
         return DirectUpstream(note, tls)
-    # aiohttp's own context trusts nobody: see aiohttp_alone.
+    # aiohttp's own context trusts nobody: see bare_imports.
     return SessionUpstream(note, tls if tls is not None else backend_context(Tls()))
 
 

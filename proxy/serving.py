@@ -8,7 +8,7 @@ import sys
 
 import click
 
-import proxy.aiohttp_alone  # noqa: F401 before anything that imports aiohttp
+import proxy.bare_imports  # noqa: F401 before anything that imports what it imports
 from proxy.errors import PolicyFault
 from proxy.lifecycle import allow_descriptors, serve
 from proxy.log import set_up
