@@ -13,7 +13,6 @@ from proxy.errors import PolicyFault
 from proxy.lifecycle import allow_descriptors, serve
 from proxy.log import set_up
 from proxy.options import CannotStart, Options, loop_factory
-from proxy.several import serve_by_workers
 from proxy.tls import Tls
 
 __all__ = ["Options", "Tls", "run"]
@@ -27,7 +26,7 @@ def run(options: Options) -> None:
     allow_descriptors()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(serve(options) if options.workers == 1 else serve_by_workers(options))
+            runner.run(_served(options))
     except PolicyFault as error:
         _fail("\n".join(map(str, error.faults)))
     except CannotStart as error:
@@ -36,6 +35,16 @@ def run(options: Options) -> None:
         _fail(f"mendproxy: {options.config}: {error.strerror or error}")
     finally:
         sink.flush()
+
+
+async def _served(options: Options) -> None:
+    if options.workers == 1:
+        await serve(options)
+        return
+    # One process has no use for what looks after several.
+    from proxy.several import serve_by_workers
+
+    await serve_by_workers(options)
 
 
 def _fail(message: str) -> None:

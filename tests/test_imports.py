@@ -26,7 +26,7 @@ def run(code: str) -> list[str]:
 OF_OTHERS = ["prometheus_client", "proxy.policy_tests", "proxy.standin", "rich", "xml"]
 CASES = [
     pytest.param("proxy.cli", "click", ["aiohttp", "asyncio", "http.client", "structlog", "uvloop"], id="a command"),
-    pytest.param("proxy.serving", "proxy.lane", OF_OTHERS, id="serving"),
+    pytest.param("proxy.serving", "proxy.lane", ["proxy.supervisor", *OF_OTHERS], id="serving"),
     pytest.param("proxy.worker", "proxy.lane", ["click", "proxy.admin", *OF_OTHERS], id="a worker"),
 ]
 

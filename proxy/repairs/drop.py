@@ -34,9 +34,9 @@ drop:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import structs
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
@@ -102,8 +102,7 @@ class DropOptions(RootModel[list[Entry]]):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(msgspec.Struct, frozen=True):
     """One entry, compiled."""
 
     path: Path

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, get_args
+
+import msgspec
 
 from proxy.body import Kind, kind_of
 from proxy.repairs.values import is_reference
@@ -23,8 +24,7 @@ _POSSIBLE: Final[Mapping[str, frozenset[Kind]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Kinds:
+class Kinds(msgspec.Struct, frozen=True):
     """The kinds of a present value for which a test surely holds, and all those for which it can."""
 
     sure: frozenset[Kind]
