@@ -1,21 +1,15 @@
 """What several processes counted, added up."""
 
-from itertools import accumulate
 from types import SimpleNamespace
 
 import msgspec
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from proxy.engine import Request, plan
 from proxy.errors import BackendFault
 from proxy.exchange import Record
-from proxy.exposition import CONTENT_TYPE, as_text
+from proxy.exposition import as_text
 from proxy.metrics import MAX_RULES, OTHER, Metrics
 from proxy.numbers import FAMILIES, Numbers, join
 from proxy.plans import Applied
@@ -132,64 +126,3 @@ def test_a_backend_that_is_up_again_is_told_as_up():
 def test_every_family_has_a_help_text_and_no_two_one_name():
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
     assert all(family.text.endswith(".") for family in FAMILIES)
-
-
-class Library(Collector):
-    """The same numbers, said by Prometheus' own library."""
-
-    def __init__(self, numbers):
-        self.numbers = numbers
-
-    def collect(self):
-        for family in FAMILIES:
-            name = f"mendproxy_{family.name}"
-            if family.kind == "histogram":
-                cells = self.numbers.histograms[family.name]
-                bounds = [*map(floatToGoString, family.buckets), "+Inf"]
-                metric = HistogramMetricFamily(name, family.text)
-                metric.add_metric([], list(zip(bounds, accumulate(cells.counts), strict=True)), cells.total)
-                yield metric
-                continue
-            kind, series = (
-                (CounterMetricFamily, self.numbers.counters)
-                if family.kind == "counter"
-                else (GaugeMetricFamily, self.numbers.gauges)
-            )
-            metric = kind(name, family.text, labels=family.labels)
-            for labels, value in series[family.name].items():
-                metric.add_metric(labels, value)
-            yield metric
-
-
-def library_text(numbers):
-    registry = CollectorRegistry()
-    registry.register(Library(numbers))
-    return generate_latest(registry).decode()
-
-
-SAID = [
-    pytest.param(Numbers.none(), id="nothing was counted"),
-    pytest.param(counted(requests=3, in_flight=2, seconds=0.123456789).numbers, id="a few requests"),
-    pytest.param(counted(requests=2, seconds=1e-7).numbers, id="a number with a negative exponent"),
-    pytest.param(counted(requests=5, seconds=2_345_678.25).numbers, id="a number above a million"),
-    pytest.param(counted(learned=999_999).numbers, id="a number just below a million"),
-    pytest.param(counted(learned=12_000_000).numbers, id="a number that ends with zeros"),
-    pytest.param(counted(learned=10**17).numbers, id="a number that Python too writes by its exponent"),
-]
-
-
-@pytest.mark.parametrize("numbers", SAID)
-def test_numbers_are_said_as_by_the_library_of_prometheus(numbers):
-    assert as_text(numbers).decode() == library_text(numbers)
-
-
-@pytest.mark.parametrize("label", ['a"b', "a\\b", "a\nb", 'a\\\n"', "größe", ""], ids=repr)
-def test_labels_are_escaped_as_by_the_library_of_prometheus(label):
-    numbers = Numbers.none()
-    numbers.counters["repairs_total"][(label, "drop", "exact")] = 1.0
-    numbers.gauges["backend_up"][(label,)] = 0.0
-    assert as_text(numbers).decode() == library_text(numbers)
-
-
-def test_the_content_type_is_the_library_s():
-    assert CONTENT_TYPE == CONTENT_TYPE_LATEST
