@@ -21,6 +21,9 @@ from proxy.exchange import Exchange
 from proxy.passage import Passage
 from proxy.upstream import ClientLeft, in_body
 
+# Of a chunk's size, with its line's end.
+_LONGEST_SIZE = 8
+
 Done = Callable[[Exception | None], None]
 """Told of the end: None where the client has all that it can get, else Refused, a ProxyError, ClientLeft, or a bug."""
 
@@ -38,6 +41,7 @@ class Forward:
         self._done = done
         is_post = exchange.request.method == "POST"
         self._passage = Passage(exchange, plan, reply, is_post=is_post, now_s=time.monotonic())
+        self._idle_s = plan.backend.timeouts.idle_s
         self._is_done = False
         self._watch: Watch | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -49,6 +53,20 @@ class Forward:
         self._answering.follower = self._more
         self._client.connection.resume = self._more
         self._more()
+
+    def _pass(self, chunks: bytes) -> bool:
+        """Pass chunks on as they came, and return True; False where they have to be looked at, or to wait."""
+        size = whole_chunk(chunks)
+        if not size or self._is_done or self._client.is_full or not self._passage.pass_by(chunks, size):
+            return False
+        try:
+            self._client.put_chunk(chunks, size)
+        except ClientLeft as left:
+            self._finish(left)
+            return True
+        # The timer that is set finds out by itself that it is early.
+        self._late_at_s = time.monotonic() + self._idle_s
+        return True
 
     def stop(self) -> None:
         """Carry no more, and cut off what is still to come."""
@@ -124,6 +142,9 @@ class Forward:
     def _wait(self) -> None:
         """Have `_look` called when nothing comes for too long. One timer serves many waits: it mostly is early."""
         now_s, steady_s = time.monotonic(), self._passage.steady_s
+        connection = self._answering.connection
+        if steady_s is not None and connection is not None and self._passage.is_stream and self._client.takes_chunks:
+            connection.relay = self._pass
         wait_s = self._passage.wait_s(now_s) if steady_s is None else steady_s
         self._late_at_s = now_s + wait_s
         if self._timer is not None and self._timer_at_s > self._late_at_s:
@@ -184,6 +205,14 @@ class Forward:
             return
         self._client.abort()
         self._finish(None)
+
+
+def whole_chunk(data: bytes) -> int:
+    """Return the size of the chunk that data is, spelt as we would; 0 where it is no such chunk, or anything more."""
+    at = data.find(b"\r\n", 0, _LONGEST_SIZE)
+    told = data[:at] if at > 0 else b""
+    size = len(data) - at - 4
+    return size if size > 0 and told == b"%x" % size and data.endswith(b"\r\n") else 0
 
 
 def _nobody(_error: Exception | None) -> None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from http import HTTPStatus
+from typing import Protocol, cast
 
 import structlog
 from aiohttp.http import RawRequestMessage, RawResponseMessage
@@ -23,17 +25,17 @@ from proxy.direct import DirectReply, DirectUpstream
 from proxy.direct_client import DirectClient
 from proxy.engine import Plan, Request
 from proxy.errors import BackendFault, ProxyError, ProxyFault
-from proxy.exchange import Refused
+from proxy.exchange import Exchange, Refused
 from proxy.forward import Forward
 from proxy.headers import content_coding
 from proxy.models import is_joined
 from proxy.passage import is_looked_at
 from proxy.pool import Answering, is_stale
 from proxy.relay import Begun
-from proxy.server import DataPort, where
+from proxy.server import DataPort, Work, where
 from proxy.tracing import BranchSpan
 from proxy.upstream import Call, ClientLeft, before_head
-from proxy.wire import Served, is_spoken
+from proxy.wire import Served, Taken, is_spoken
 
 # Above this a body is read in parts, by a task.
 MAX_BODY_BYTES = 256 * 1024
@@ -42,13 +44,27 @@ _LOWEST_REFUSAL = int(HTTPStatus.BAD_REQUEST)
 log = structlog.get_logger("mendproxy")
 
 
+class Learner(Protocol):
+    """Remembers what becomes of heads; see heads.py."""
+
+    def request_came(self, connection: Served, message: RawRequestMessage, exchange: Exchange) -> None:
+        """Look at a request that may be served, and was read."""
+
+    def request_goes(self, connection: Served, exchange: Exchange, plan: Plan, call: Call) -> None:
+        """Look at what is sent to the backend."""
+
+    def answer_goes(self, answering: Answering, exchange: Exchange, plan: Plan, told: bytes) -> None:
+        """Look at an answer that came as a whole, and at the head that the client is told."""
+
+
 class Lane:
     """Takes requests for a data port."""
 
-    def __init__(self, port: DataPort, upstream: DirectUpstream) -> None:
-        """Take them for `port`, which asks through `upstream`."""
+    def __init__(self, port: DataPort, upstream: DirectUpstream, learner: Learner) -> None:
+        """Take them for `port`, which asks through `upstream`; `learner` sees what comes and goes."""
         self.port = port
         self.upstream = upstream
+        self.learner = learner
 
     def __call__(self, connection: Served, message: RawRequestMessage, body: StreamReader) -> InLane | None:
         """Answer a request that has come whole, or return None: it takes a task."""
@@ -56,7 +72,9 @@ class Lane:
             return None
         if body.total_bytes > MAX_BODY_BYTES:
             return None
-        one = InLane(self, connection, message, body)
+        client = DirectClient(connection, message, self.port.metrics.streams_open)
+        work = self.port.open(message, client, connection.peer, connection.scheme)
+        one = InLane(self, connection, message, body, work)
         one.begin()
         return one
 
@@ -79,13 +97,16 @@ class InLane:
         "client",
     )
 
-    def __init__(self, lane: Lane, connection: Served, message: RawRequestMessage, body: StreamReader) -> None:
+    def __init__(
+        self, lane: Lane, connection: Served, message: RawRequestMessage, body: StreamReader, work: Work
+    ) -> None:
+        """Serve a request; `work` holds it, and a DirectClient."""
         self._lane = lane
         self._connection = connection
         self._message = message
         self._body = body
-        self.client = DirectClient(connection, message, lane.port.metrics.streams_open)
-        self._work = lane.port.open(message, self.client, connection.peer, connection.scheme)
+        self._work = work
+        self.client = cast("DirectClient", work.client)
         self._answering: Answering | None = None
         self._forward: Forward | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -95,8 +116,19 @@ class InLane:
 
     def begin(self) -> None:
         """Send the request on, or hand it over."""
+        self._begin(self._ask)
+
+    def go_on(self) -> None:
+        """Send on a request whose plan is known, or hand it over."""
+        self._begin(self._send)
+
+    def widen(self) -> Taken:
+        """Return this: the request was parsed."""
+        return self
+
+    def _begin(self, how: Callable[[], bool]) -> None:
         try:
-            if not self._ask():
+            if not how():
                 self._hand_over()
         except ProxyError as error:
             self._hand_over(error)
@@ -123,12 +155,19 @@ class InLane:
             raw = self._body.read_nowait()
             exchange.body = raw
             exchange.request = said = Request(said.method, said.path, said.query, said.headers, raw)
-        plan = self._work.plan = engine.plan(said, exchange.policy, learned=port.lessons.rules)
+        self._lane.learner.request_came(self._connection, self._message, exchange)
+        self._work.plan = engine.plan(said, exchange.policy, learned=port.lessons.rules)
+        return self._send()
+
+    def _send(self) -> bool:
+        """Return whether the request was sent on, by its plan."""
+        exchange, plan = self._work.exchange, self._work.plan
         exchange.record.plan = plan
-        if plan.refusal is not None or plan.restore is not None or plan.backend.max_concurrency:
+        if plan is None or plan.refusal is not None or plan.restore is not None or plan.backend.max_concurrency:
             return False
         backend = plan.backend
         base, call = exchange.address(backend), exchange.call(plan, 0)
+        self._lane.learner.request_goes(self._connection, exchange, plan, call)
         self._span = call.span
         if self._span is not None:
             self._span.sent()
@@ -157,11 +196,23 @@ class InLane:
             self._drop()
             self._hand_over_bug(bug)
 
+    def asked(self, answering: Answering, sent_at_s: float) -> None:
+        """Follow a request that was sent on a connection that had been idle."""
+        if self._work.plan is not None:
+            self._work.exchange.record.plan = self._work.plan
+            self._is_old = True
+            self._asked(self._work.plan, answering, sent_at_s)
+
+    def is_late(self) -> None:
+        """Take note that the answer's head did not come in time."""
+        self._late()
+
     def _asked(self, plan: Plan, answering: Answering, sent_at_s: float) -> None:
         self._answering = answering
         answering.sent_at_s = sent_at_s
         answering.follower = self._news
-        self._timer = asyncio.get_running_loop().call_later(plan.backend.timeouts.first_content_s, self._late)
+        wait_s = max(0.0, sent_at_s + plan.backend.timeouts.first_content_s - time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._late)
 
     def _news(self) -> None:
         """Look at what came of the request: its answer's head, or that there will be none."""
@@ -203,7 +254,8 @@ class InLane:
         exchange, body, left = self._work.exchange, answering.take(), None
         exchange.record.has_content = bool(body)
         try:
-            self.client.tell(message.code, message.reason, exchange.passed_on(plan, answering.said), body)
+            told = self.client.tell(message.code, message.reason, exchange.passed_on(plan, answering.said), body)
+            self._lane.learner.answer_goes(answering, exchange, plan, told)
         except ClientLeft as gone:
             left = gone
         answering.end()

@@ -95,6 +95,19 @@ class Passage:
         self.steady_s = None if self._life is not None or self.is_over else self._timeouts.idle_s
         return data
 
+    def pass_by(self, chunk: bytes, size: int) -> bool:
+        """Return whether a chunk of an event stream may go to the client as it is on the wire, unread.
+
+        `size` of its bytes are the stream's, followed by a line's end.
+        """
+        if self.steady_s is None or size < _TAIL_BYTES:
+            return False
+        tail = chunk[-_TAIL_BYTES - 2 : -2]
+        if b"[DONE]" in tail:
+            return False
+        self._tail = tail
+        return True
+
     def end(self) -> bytes:
         """Return what may go to the client now that the answer has ended.
 
