@@ -110,13 +110,13 @@ class DirectClient:
         """Whether the body is being sent in chunks."""
         return self._is_chunked and self.begun_status is not None and not self._head
 
-    def put_chunk(self, chunk: bytes, size: int) -> None:
-        """Write a chunk as it stands on the wire; `size` is that of what is in it. Raises: ClientLeft."""
+    def put_chunks(self, chunks: bytes, size: int) -> None:
+        """Write chunks as they stand on the wire; `size` is that of what is in them. Raises: ClientLeft."""
         transport = self.connection.transport
         if transport is None or transport.is_closing():
             raise ClientLeft
         self.sent_bytes += size
-        transport.write(chunk)
+        transport.write(chunks)
 
     def put(self, data: bytes) -> None:
         """Write a part of the body. Raises: ClientLeft."""

@@ -7,6 +7,7 @@ nothing for a while ─► Passage.late          it is over: done(None) · it fa
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 
@@ -23,6 +24,8 @@ from proxy.upstream import ClientLeft, in_body
 
 # Of a chunk's size, with its line's end.
 _LONGEST_SIZE = 8
+# Of more, it is cheaper to read it than to look for where each chunk ends.
+_MOST_CHUNKED_BYTES = 4096
 
 Done = Callable[[Exception | None], None]
 """Told of the end: None where the client has all that it can get, else Refused, a ProxyError, ClientLeft, or a bug."""
@@ -56,11 +59,11 @@ class Forward:
 
     def _pass(self, chunks: bytes) -> bool:
         """Pass chunks on as they came, and return True; False where they have to be looked at, or to wait."""
-        size = whole_chunk(chunks)
-        if not size or self._is_done or self._client.is_full or not self._passage.pass_by(chunks, size):
+        size, last = whole_chunks(chunks)
+        if not size or self._is_done or self._client.is_full or not self._passage.pass_by(chunks, last):
             return False
         try:
-            self._client.put_chunk(chunks, size)
+            self._client.put_chunks(chunks, size)
         except ClientLeft as left:
             self._finish(left)
             return True
@@ -207,12 +210,31 @@ class Forward:
         self._finish(None)
 
 
-def whole_chunk(data: bytes) -> int:
-    """Return the size of the chunk that data is, spelt as we would; 0 where it is no such chunk, or anything more."""
-    at = data.find(b"\r\n", 0, _LONGEST_SIZE)
-    told = data[:at] if at > 0 else b""
-    size = len(data) - at - 4
-    return size if size > 0 and told == b"%x" % size and data.endswith(b"\r\n") else 0
+def whole_chunks(data: bytes) -> tuple[int, int]:
+    """Return the size of all chunks that data is, and of the last one; 0 where it is not just chunks, spelt as ours."""
+    total = size = at = 0
+    end = len(data)
+    while at < end <= _MOST_CHUNKED_BYTES:
+        stop = data.find(b"\r\n", at, at + _LONGEST_SIZE)
+        told = data[at:stop]
+        if stop < 0 or not told.isalnum():
+            return 0, 0
+        size = _size(told)
+        at = stop + size + 4
+        if not size or data[at - 2 : at] != b"\r\n":
+            return 0, 0
+        total += size
+    return total, size
+
+
+@functools.lru_cache(maxsize=4096)
+def _size(told: bytes) -> int:
+    """Return the size that a chunk tells, 0 where it is the last one, or we would spell it otherwise."""
+    try:
+        size = int(told, 16)
+    except ValueError:
+        return 0
+    return size if told == b"%x" % size else 0
 
 
 def _nobody(_error: Exception | None) -> None:

@@ -95,14 +95,14 @@ class Passage:
         self.steady_s = None if self._life is not None or self.is_over else self._timeouts.idle_s
         return data
 
-    def pass_by(self, chunk: bytes, size: int) -> bool:
-        """Return whether a chunk of an event stream may go to the client as it is on the wire, unread.
+    def pass_by(self, chunks: bytes, last: int) -> bool:
+        """Return whether chunks of an event stream may go to the client as they are on the wire, unread.
 
-        `size` of its bytes are the stream's, followed by a line's end.
+        The last one has `last` bytes of the stream, and a line's end after them.
         """
-        if self.steady_s is None or size < _TAIL_BYTES:
+        if self.steady_s is None or last < _TAIL_BYTES:
             return False
-        tail = chunk[-_TAIL_BYTES - 2 : -2]
+        tail = chunks[-_TAIL_BYTES - 2 : -2]
         if b"[DONE]" in tail:
             return False
         self._tail = tail

@@ -9,6 +9,7 @@ What the quick lane does, the lane does as well; this one only leaves out what i
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from aiohttp import HttpVersion11
@@ -67,13 +68,15 @@ class QuickLane:
         if head is None or port.is_closing or port.is_leaving or port.tracer is not None:
             return None
         key, length, end = head
+        size, missing = len(data) - end, int(length) - len(data) + end
         known = self.heads.requests.get(key)
         if known is None:
             connection.head_key = key if self.heads.comes_again(key) else b""
-            return None
-        connection.head_key = key
-        size = len(data) - end
-        if int(length) != size or size > self._policy.limits.body_bytes or not port.reserve.has(size):
+        else:
+            connection.head_key = key
+        if missing > 0 and size + missing <= READ_BYTES and connection.head_key and b"xpect" not in key:
+            connection.hold()
+        if known is None or missing or size > self._policy.limits.body_bytes or not port.reserve.has(size):
             return None
         request = Request("POST", known.path, known.query, known.said(length), data[end:])
         return self._planned(connection, known, request)
@@ -207,7 +210,14 @@ class Shortcut:
         length, request_id = b"%d" % len(body), self._request_id.encode()
         one, other = (request_id, length) if bodies else (length, request_id)
         connection.ask_quickly(self, b"%b%b%b%b%b%b" % (around.first, one, around.second, other, around.third, body))
+        if plan.asks_for_stream:
+            # Its answer will have to be looked at, so what that takes is done while the backend is at work.
+            asyncio.get_running_loop().call_soon(self._widen_early)
         return True
+
+    def _widen_early(self) -> None:
+        if self._connection is not None and not self._came:
+            self.widen()
 
     def took(self, data: bytes) -> bytes | None:
         """Take what came of the answer; return what has to be parsed, or None."""
@@ -218,7 +228,7 @@ class Shortcut:
         if head is None or known is None or len(data) > READ_BYTES or self._client.writing_paused:
             return self._to_parse(data)
         if self._plan.may_react and self._plan.asks_for_stream:
-            return self._to_parse(data)  # is_looked_at
+            return self._to_parse(data)  # as passage.is_looked_at
         missing = head.end + int(head.length) - len(data)
         if missing == 0:
             self._tell(known, head.end, data)
@@ -246,8 +256,9 @@ class Shortcut:
             repaired = repairs_of(plan.applied) if plan.applied else None
             transport.write(known.head(size, self._request_id.encode(), repaired, date_now()) + data[at:])
             port.learn_from(record, known.status)
-        if self._connection is not None:
-            lane.upstream.pool.give_back(self._origin, self._connection)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            lane.upstream.pool.give_back(self._origin, connection)
         port.reserve.held_bytes -= len(request.body or b"")
         status = LEFT if record.has_left else known.status
         port.went(request, self._request_id, record, status, size, self._started_s, begun_at_s)
@@ -271,6 +282,7 @@ class Shortcut:
         """Go on in the lane, with an answer that is parsed as it comes."""
         connection, came = self._connection, self._came
         one = self._in_lane()
+        self._connection = None
         if connection is not None:
             self._deadlines.remove(self)
             answering = Answering(self._lane.upstream.pool, self._origin, connection)

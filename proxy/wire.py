@@ -50,6 +50,9 @@ MAX_LINE_BYTES = 128 * 1024
 _ROUNDS = 8
 # What is held of an answer's body while nobody takes it, before its backend has to wait.
 READ_BYTES = 64 * 1024
+# How long, and how often, a body is waited for that did not come with its head, before it is read in parts.
+HOLD_S = 0.1
+_MOST_HOLDS = 8
 # Plain numbers: to look a member of HTTPStatus up takes longer than all that is done with it.
 _LOWEST, _SWITCH, _LOWEST_FINAL = map(int, (HTTPStatus.CONTINUE, HTTPStatus.SWITCHING_PROTOCOLS, HTTPStatus.OK))
 
@@ -382,6 +385,9 @@ class Served(RequestHandler):
         self._lane = lane
         self._quick = manager.quick
         self._unparsed = b""  # of a request in the quick lane
+        self._held = b""  # of a request whose body is to follow at once
+        self._holding: asyncio.TimerHandle | None = None
+        self._holds = 0
         self.head_key = b""  # of the head that came last, where the quick lane could know it
         self._taken: Taken | None = None
         self._parked: asyncio.Future[None] | None = None
@@ -408,6 +414,8 @@ class Served(RequestHandler):
         """Take what the client sent."""
         if self._force_close or self._close:
             return
+        if self._held:
+            data = self._no_longer_held() + data
         if self._payload_parser is not None or self._upgraded:
             super().data_received(data)
         elif not self._early and (self._lane is None or not self._will_be_idle(data)):
@@ -417,14 +425,19 @@ class Served(RequestHandler):
 
     def _take_data(self, data: bytes) -> None:
         is_idle = self._lane is not None and self._is_idle()
-        if is_idle and self._quick is not None and self._take_quickly(self._quick, data):
+        if is_idle and self._quick is not None and (self._take_quickly(self._quick, data) or self._held):
             return
+        self._holds = 0
         if self._unparsed and self._taken is not None:
             # What comes now is to be parsed after it.
             self._taken.widen()
         messages, upgraded, tail = self._parsed(data)
         if is_idle and len(messages) == 1 and not upgraded and self._take(*messages[0]):
             return
+        self._queue(messages, upgraded=upgraded, tail=tail)
+
+    def _queue_parsed(self, data: bytes) -> None:
+        messages, upgraded, tail = self._parsed(data)
         self._queue(messages, upgraded=upgraded, tail=tail)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
@@ -492,9 +505,32 @@ class Served(RequestHandler):
             self._unparsed = b""
             self._unpark()
             return False
+        self._holds = 0
         if self._parked is not None:
             self._taken = taken
         return True
+
+    def hold(self) -> None:
+        """Wait a moment for the rest of what the quick lane was given: most clients send a body after its head.
+
+        Not for long, and not for small pieces: then the parser reads it as it comes.
+        """
+        self._holds += 1
+        if self._holds <= _MOST_HOLDS:
+            self._held = self._unparsed
+            self._holding = self._loop.call_later(HOLD_S, self._hold_no_longer)
+
+    def _no_longer_held(self) -> bytes:
+        held, self._held = self._held, b""
+        if self._holding is not None:
+            self._holding.cancel()
+            self._holding = None
+        return held
+
+    def _hold_no_longer(self) -> None:
+        held = self._no_longer_held()
+        if held and self.transport is not None:
+            self._queue_parsed(held)
 
     def parse(self) -> tuple[RawRequestMessage, StreamReader]:
         """Return the request in the quick lane as the parser reads it; it is in the lane from now on."""
@@ -592,6 +628,7 @@ class Served(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Take note that the client has left."""
+        self._no_longer_held()
         if self._unparsed and self._taken is not None:
             self._taken.widen()
         taken, parked, handed_over = self._taken, self._parked, self._handed_over

@@ -131,6 +131,14 @@ async def known(stage, client, raw=PLAIN):
         await ask(stage, client, raw, said("200 OK"))
 
 
+async def answered(stage, client):
+    """Answer one request as it should be."""
+    call = await stage.backend.call()
+    assert await call.body() == b'{"model": "m"}'
+    call.answer(said("200 OK"))
+    assert (await client.answer()).body == b'{"id": "x"}'
+
+
 async def test_a_body_of_another_length_belongs_to_a_head_that_is_known(stage, client, shortcuts):
     for size in (0, 1, 9, 10, 99, 100, 5000, 60_000):
         asked = f'{{"model": "{"m" * size}"}}'
@@ -180,14 +188,50 @@ async def test_an_answer_may_come_in_parts(stage, client, shortcuts, cut, count)
 
 
 @pytest.mark.parametrize(("cut", "count"), PARTS)
-async def test_a_request_may_come_in_parts(stage, client, cut, count):
+async def test_a_request_may_come_in_parts(stage, client, shortcuts, cut, count):
     await known(stage, client)
+    before = len(shortcuts)
     for part in cut(PLAIN):
-        client.send(part)
-    call = await stage.backend.call()
-    assert await call.body() == b'{"model": "m"}'
-    call.answer(said("200 OK"))
-    assert (await client.answer()).body == b'{"id": "x"}'
+        stage.listener.connections[0].data_received(part)
+    await answered(stage, client)
+    assert len(shortcuts) - before == (b"\r\n\r\n" in cut(PLAIN)[0])
+
+
+async def test_who_sends_the_body_after_the_head_is_known_as_well(stage, client, shortcuts):
+    for _ in range(5):
+        connection = stage.listener.connections[0]
+        connection.data_received(PLAIN[:-14])
+        connection.data_received(PLAIN[-14:])
+        await answered(stage, client)
+    assert len(shortcuts) == 3
+
+
+async def test_a_body_is_not_waited_for_before_it_is_read_in_parts(stage, client):
+    await known(stage, client)
+    client.send(PLAIN[:-14])
+    await stage.data_port.serves(1)
+    client.send(PLAIN[-14:])
+    await answered(stage, client)
+
+
+async def test_no_body_is_waited_for_once_the_proxy_leaves(stage, client):
+    await known(stage, client)
+    stage.data_port.is_leaving = True
+    stage.listener.connections[0].data_received(PLAIN[:-14])
+    await stage.data_port.serves(1)
+    client.send(PLAIN[-14:])
+    await answered(stage, client)
+
+
+async def test_who_leaves_before_the_body_leaves_nothing(stage, client):
+    await known(stage, client)
+    connection = stage.listener.connections[0]
+    connection.data_received(PLAIN[:-14])
+    connection.transport.abort()
+    await asyncio.sleep(0)
+    assert connection.transport is None
+    assert connection._held == b""
+    assert connection._holding is None
 
 
 CUTS = [
