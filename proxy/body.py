@@ -75,11 +75,21 @@ class Body(Mapping[str, Any]):
         Raises: KeyError when absent, UnreadableBody when its bytes can't be decoded.
         """
         value = self._fields[name]
-        if not isinstance(value, msgspec.Raw):
+        if type(value) is not msgspec.Raw:
             return value
         if name not in self._decoded:
             self._decoded[name] = _decode(name, value)
         return self._decoded[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the field's value, or the default where it is absent. Raises: UnreadableBody."""
+        # A mapping's own would raise KeyError to itself for each field that is absent, which most are.
+        return self[name] if name in self._fields else default
+
+    def raw(self, name: str) -> bytes | None:
+        """Return the bytes that a field came with; None where it is absent, or was edited."""
+        value = self._fields.get(name)
+        return bytes(value) if type(value) is msgspec.Raw else None
 
     def kind(self, name: str) -> Kind:
         """Return of which kind the field's value is, told without decoding it.
@@ -87,7 +97,7 @@ class Body(Mapping[str, Any]):
         Raises: KeyError when absent.
         """
         value = self._fields[name]
-        if not isinstance(value, msgspec.Raw):
+        if type(value) is not msgspec.Raw:
             return kind_of(value)
         return _KINDS.get(memoryview(value)[0], "number")  # the parser let no blank and no half of a literal through
 
@@ -124,7 +134,7 @@ class Body(Mapping[str, Any]):
         name, rest = place[0], place[1:]
         if rest:
             return self.put((name,), fields.cut(self[str(name)], rest))
-        return self._with({key: value for key, value in self._fields.items() if key != name})
+        return self.put_all({}, without=(str(name),))
 
     def put_all(self, values: Mapping[str, Any], without: Collection[str] = ()) -> Body:
         """Return the body with these top-level fields, and without those, in one copy; put fields keep their position.
@@ -132,13 +142,17 @@ class Body(Mapping[str, Any]):
         Shape: {a: 1, b: 2}, values={b: 3, c: 4}, without=[a] → {b: 3, c: 4}
         """
         kept = {name: value for name, value in self._fields.items() if name not in without}
-        return self._with(kept | dict(values))
+        return self._with(kept | dict(values) if values else kept)
 
     def _with(self, raw: dict[str, Any]) -> Body:
         new = Body(self.source, raw, is_edited=True)
-        new._parsed = self._parsed
-        new._decoded = self._decoded  # decoded values are of raw fields only, which all copies share
+        new.share(self)
         return new
+
+    def share(self, other: Body) -> None:
+        """Know what is known of the body that this one was made of."""
+        self._parsed = other._parsed
+        self._decoded = other._decoded  # decoded values are of raw fields only, which all copies share
 
     def encode(self) -> bytes:
         """Return the JSON text: the original bytes when nothing was edited, untouched fields byte for byte.

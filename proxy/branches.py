@@ -24,6 +24,8 @@ def with_branches(base: Plan, asked: int = 0) -> Plan:
     `asked` is how many choices a single branch has to give, where it is to be looked after that.
     """
     draft = base.draft
+    if not (asked or draft.fan or draft.split or draft.undos or draft.answer):
+        return structs.replace(base, bodies=(draft.body.encode(),))
     groups = split_bodies(draft.body, draft.split) if draft.split is not None else [draft.body]
     branches = [branch for group in groups for branch in (branch_bodies(group, draft.fan) if draft.fan else [group])]
     if len(groups) > 1:

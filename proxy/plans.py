@@ -29,9 +29,8 @@ class Request(msgspec.Struct, frozen=True):
     body: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """A rule that did something. `loses` is None when the client can't tell the difference."""
+class Applied(msgspec.Struct, frozen=True):
+    """A rule that did something. `loses` is None when the client can't tell the difference. A struct, as Plan is."""
 
     rule: str
     repairs: tuple[str, ...]
