@@ -27,9 +27,12 @@ from proxy.chunks import (
 from proxy.chunks import text as text_of
 from proxy.usage import join_usage
 
-__all__ = ["Collector", "ToolSlots", "explode", "join_usage", "with_text_arguments"]
+__all__ = ["Collector", "ToolSlots", "explode", "introduction", "join_usage", "parts_of", "with_text_arguments"]
 
 _Fields = dict[str, Any]
+
+_WHOLE: Final = frozenset({"index", "message", "text", "logprobs", "finish_reason"})
+_RANKS: Final = {"content": 1, "refusal": 2, "tool_calls": 4, "function_call": 5}
 
 
 def explode(answer: Mapping[str, Any], *, include_usage: bool) -> list[dict[str, Any]]:
@@ -45,9 +48,9 @@ def explode(answer: Mapping[str, Any], *, include_usage: bool) -> list[dict[str,
     choices = sorted(choices_of(answer), key=lambda pair: pair[0])
     kind = kind_of(answer, choices)
     head = {key: answer[key] for key in IDENTITY if key in answer} | {"object": OBJECTS[kind]}
-    parts = [] if kind == "text" else [_introduction(index, choice) for index, choice in choices]
+    parts = [] if kind == "text" else [introduction(index, choice) for index, choice in choices]
     for index, choice in choices:
-        parts += _parts(index, choice, kind)
+        parts += parts_of(index, choice, kind)
     chunks = [{**head, "choices": [part]} for part in parts]
     rest = {key: value for key, value in answer.items() if key not in (*IDENTITY, "choices", "usage")}
     if include_usage and "usage" in answer:
@@ -70,7 +73,8 @@ def _message(choice: Mapping[str, Any]) -> dict[str, Any]:
     return message
 
 
-def _introduction(index: int, choice: Mapping[str, Any]) -> dict[str, Any]:
+def introduction(index: int, choice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a whole choice's first chunk's choice: its role, and what of it says nothing. Raises: BackendFault."""
     message = _message(choice)
     delta: dict[str, Any] = {"role": message.get("role") or "assistant"}
     for key, value in message.items():
@@ -85,10 +89,12 @@ def _no_logprobs(choice: Mapping[str, Any]) -> dict[str, Any]:
     return {"logprobs": None} if "logprobs" in choice else {}
 
 
-def _parts(index: int, choice: Mapping[str, Any], kind: Kind) -> list[dict[str, Any]]:
-    """Return a choice's chunks after its introduction. The logprobs ride on the first."""
-    whole = ("index", "message", "text", "logprobs", "finish_reason")
-    rest = {key: value for key, value in choice.items() if key not in whole}
+def parts_of(index: int, choice: Mapping[str, Any], kind: Kind) -> list[dict[str, Any]]:
+    """Return a whole choice's chunks' choices after its introduction; the logprobs ride on the first.
+
+    Raises: BackendFault.
+    """
+    rest = {} if choice.keys() <= _WHOLE else {key: choice[key] for key in choice if key not in _WHOLE}
     bodies: list[dict[str, Any]]
     empty: dict[str, Any]
     if kind == "text":
@@ -103,16 +109,16 @@ def _parts(index: int, choice: Mapping[str, Any], kind: Kind) -> list[dict[str, 
     return parts
 
 
-def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    def rank(name: str) -> int:
-        if name.startswith("reasoning"):
-            return 0
-        return {"content": 1, "refusal": 2, "tool_calls": 4, "function_call": 5}.get(name, 3)
+def _rank(name: str) -> int:
+    return 0 if name.startswith("reasoning") else _RANKS.get(name, 3)
 
-    for name in sorted(message, key=rank):
+
+def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    said = [name for name, value in message.items() if name != "role" and not is_blank(value)]
+    if len(said) > 1:
+        said.sort(key=_rank)
+    for name in said:
         value = message[name]
-        if name == "role" or is_blank(value):
-            continue
         if name == "tool_calls":
             yield {name: [{"index": index, **call} for index, call in enumerate(_calls(value))]}
         elif name == "function_call" and isinstance(value, dict):
