@@ -27,7 +27,7 @@ from proxy.chunks import (
 from proxy.chunks import text as text_of
 from proxy.usage import join_usage
 
-__all__ = ["Collector", "ToolSlots", "explode", "introduction", "join_usage", "parts_of", "with_text_arguments"]
+__all__ = ["Collector", "ToolSlots", "explode", "join_usage", "rank", "whole_calls", "with_text_arguments"]
 
 _Fields = dict[str, Any]
 
@@ -48,9 +48,9 @@ def explode(answer: Mapping[str, Any], *, include_usage: bool) -> list[dict[str,
     choices = sorted(choices_of(answer), key=lambda pair: pair[0])
     kind = kind_of(answer, choices)
     head = {key: answer[key] for key in IDENTITY if key in answer} | {"object": OBJECTS[kind]}
-    parts = [] if kind == "text" else [introduction(index, choice) for index, choice in choices]
+    parts = [] if kind == "text" else [_introduction(index, choice) for index, choice in choices]
     for index, choice in choices:
-        parts += parts_of(index, choice, kind)
+        parts += _parts(index, choice, kind)
     chunks = [{**head, "choices": [part]} for part in parts]
     rest = {key: value for key, value in answer.items() if key not in (*IDENTITY, "choices", "usage")}
     if include_usage and "usage" in answer:
@@ -73,8 +73,7 @@ def _message(choice: Mapping[str, Any]) -> dict[str, Any]:
     return message
 
 
-def introduction(index: int, choice: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a whole choice's first chunk's choice: its role, and what of it says nothing. Raises: BackendFault."""
+def _introduction(index: int, choice: Mapping[str, Any]) -> dict[str, Any]:
     message = _message(choice)
     delta: dict[str, Any] = {"role": message.get("role") or "assistant"}
     for key, value in message.items():
@@ -89,11 +88,8 @@ def _no_logprobs(choice: Mapping[str, Any]) -> dict[str, Any]:
     return {"logprobs": None} if "logprobs" in choice else {}
 
 
-def parts_of(index: int, choice: Mapping[str, Any], kind: Kind) -> list[dict[str, Any]]:
-    """Return a whole choice's chunks' choices after its introduction; the logprobs ride on the first.
-
-    Raises: BackendFault.
-    """
+def _parts(index: int, choice: Mapping[str, Any], kind: Kind) -> list[dict[str, Any]]:
+    """Return a choice's chunks after its introduction. The logprobs ride on the first."""
     rest = {} if choice.keys() <= _WHOLE else {key: choice[key] for key in choice if key not in _WHOLE}
     bodies: list[dict[str, Any]]
     empty: dict[str, Any]
@@ -109,25 +105,27 @@ def parts_of(index: int, choice: Mapping[str, Any], kind: Kind) -> list[dict[str
     return parts
 
 
-def _rank(name: str) -> int:
+def rank(name: str) -> int:
+    """Return which of a message's fields a stream brings before which."""
     return 0 if name.startswith("reasoning") else _RANKS.get(name, 3)
 
 
 def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     said = [name for name, value in message.items() if name != "role" and not is_blank(value)]
     if len(said) > 1:
-        said.sort(key=_rank)
+        said.sort(key=rank)
     for name in said:
         value = message[name]
         if name == "tool_calls":
-            yield {name: [{"index": index, **call} for index, call in enumerate(_calls(value))]}
+            yield {name: [{"index": index, **call} for index, call in enumerate(whole_calls(value))]}
         elif name == "function_call" and isinstance(value, dict):
             yield {name: with_text_arguments(value)}
         else:
             yield {name: value}
 
 
-def _calls(value: Any) -> Iterator[dict[str, Any]]:
+def whole_calls(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield a message's calls as chunks tell them, but for their indexes. Raises: BackendFault."""
     if not isinstance(value, list) or not all(isinstance(call, dict) for call in value):
         raise invalid("its tool_calls are no list of objects")
     for call in value:

@@ -95,10 +95,10 @@ async def _waiting(exchange: Exchange, plan: Plan, call: Call, asked: Asked) -> 
     try:
         error = await _failure(answering, backend.timeouts.first_content_s)
         if error is None:
-            reply = _Rest(answering, asked)
+            rest = _Rest(answering, asked)
             if not asked.is_noted:
-                upstream.note(backend.name, reply.status)
-            yield reply
+                upstream.note(backend.name, rest.status)
+            yield rest
             return
     finally:
         answering.end()

@@ -15,12 +15,14 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.answers import introduction, parts_of
-from proxy.chunks import FAILED_FINISHES, IDENTITY, OBJECTS, Kind
+from proxy.answers import rank, whole_calls
+from proxy.chunks import FAILED_FINISHES, IDENTITY, OBJECTS, Kind, is_blank
 from proxy.errors import BackendFault
 from proxy.merge import MAX_CHOICES, once
 
 _WHOLE: Final[Mapping[Kind, str]] = {"chat": "chat.completion", "text": "text_completion"}
+_NOTHING: Final[Mapping[Kind, dict[str, Any]]] = {"chat": {"delta": {}}, "text": {"text": ""}}
+_OF_CHOICE: Final = frozenset({"index", "message", "text", "logprobs", "finish_reason"})
 _ENVELOPE: Final = frozenset({*IDENTITY, "choices", "usage"})
 _ENCODER: Final = msgspec.json.Encoder()
 
@@ -28,8 +30,13 @@ _ENCODER: Final = msgspec.json.Encoder()
 def events_of(answer: Mapping[str, Any], kind: Kind, *, include_usage: bool) -> bytes | None:
     """Return the events that bring this answer, without the sentinel; None where it is not of the usual shape."""
     identity = _identity(answer, kind)
-    parts = _parts(answer.get("choices"), kind) if identity is not None else None
-    if identity is None or parts is None:
+    if identity is None:
+        return None
+    try:
+        parts = _parts(answer.get("choices"), kind)
+    except BackendFault:
+        return None
+    if parts is None:
         return None
     chunks: list[dict[str, Any]] = [{**identity, "choices": [part]} for part in parts]
     rest = {} if answer.keys() <= _ENVELOPE else {key: answer[key] for key in answer if key not in _ENVELOPE}
@@ -59,43 +66,70 @@ def _parts(choices: Any, kind: Kind) -> list[dict[str, Any]] | None:
     """Return what each chunk has for its one choice: all introductions, then one choice's chunks after the other's."""
     if not isinstance(choices, list) or not 0 < len(choices) <= MAX_CHOICES:
         return None
+    introductions: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
-    try:
-        for index, choice in enumerate(choices):
-            if not _is_usual(choice, index):
-                return None
-            if kind == "chat":
-                parts.insert(index, _introduction(index, choice))
-            parts += [part for part in parts_of(index, choice, kind) if _is_new(part)]
-    except BackendFault:
-        return None
-    return parts
+    for index, choice in enumerate(choices):
+        if not _is_usual(choice, index, kind):
+            return None
+        blank = {"logprobs": None} if "logprobs" in choice else {}
+        if kind == "text":
+            said = _text(choice)
+        else:
+            delta, said = _message(choice["message"])
+            introductions.append({"index": index, "delta": delta, **blank, "finish_reason": None})
+        told = [{"index": index, **body, **blank, "finish_reason": None} for body in said]
+        told.append({"index": index, **_NOTHING[kind], **blank, "finish_reason": choice["finish_reason"]})
+        if blank:
+            told[0]["logprobs"] = choice["logprobs"]
+        if not choice.keys() <= _OF_CHOICE:
+            told[-1] |= {key: choice[key] for key in choice if key not in _OF_CHOICE}
+        parts += told
+    return introductions + parts
 
 
-def _is_usual(choice: Any, index: int) -> bool:
+def _is_usual(choice: Any, index: int, kind: Kind) -> bool:
     """Return whether a choice stands in its place, has ended well, and holds nothing that is joined in a way apart."""
     if not isinstance(choice, dict) or choice.get("index") != index or "delta" in choice:
         return False
-    finish, message = choice.get("finish_reason"), choice.get("message")
-    if isinstance(message, dict) and message.get("function_call"):
+    finish = choice.get("finish_reason")
+    if not finish or finish in FAILED_FINISHES:
         return False
-    return bool(finish) and finish not in FAILED_FINISHES
+    message = choice.get("message")
+    return kind == "text" or (isinstance(message, dict) and not message.get("function_call"))
 
 
-def _introduction(index: int, choice: Mapping[str, Any]) -> dict[str, Any]:
-    part = introduction(index, choice)
-    part["delta"]["role"] = "assistant"
-    return part
+def _text(choice: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the parts that say a choice's text: none where there is neither text nor anything about it."""
+    text = choice.get("text")
+    return [{"text": text or ""}] if text or choice.get("logprobs") is not None else []
 
 
-def _is_new(part: dict[str, Any]) -> bool:
-    """Return whether a part tells something; its tool calls are made to tell each thing once."""
-    delta = part.get("delta")
-    if delta is None:
-        return bool(part["text"] or part["finish_reason"] or part.get("logprobs") is not None)
-    if "tool_calls" in delta:
-        delta["tool_calls"] = [once(call, set()) | {"index": call["index"]} for call in delta["tool_calls"]]
-    return True
+def _message(message: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the delta that introduces a message, which has what of it says nothing, and the parts that say the rest.
+
+    Raises: BackendFault.
+    """
+    introduction: dict[str, Any] = {"role": "assistant"}
+    names: list[str] = []
+    for name, value in message.items():
+        if name == "role":
+            continue
+        if is_blank(value):
+            introduction[name] = value
+            continue
+        names.append(name)
+        if name == "content" and isinstance(value, str):
+            introduction[name] = ""
+    if len(names) > 1:
+        names.sort(key=rank)
+    return introduction, [{"delta": {name: _said(name, message[name])}} for name in names]
+
+
+def _said(name: str, value: Any) -> Any:
+    """Return what a chunk says of a field of a message; each call tells its id, type and name once."""
+    if name == "tool_calls":
+        return [{"index": index, **once(call, set())} for index, call in enumerate(whole_calls(value))]
+    return value
 
 
 def _encoded(chunks: list[dict[str, Any]]) -> bytes | None:
