@@ -5,6 +5,7 @@ lane ── asked, and maybe answered ──► Begun ── answer_of ──►
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -25,16 +26,18 @@ _NEVER_S = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that was sent on an idle connection, and counted: its answer is not there as a whole.
+    """A request that was sent, and counted, at `began_s`: its answer, or the connection for it, is still to come.
 
-    `data` was taken of the answer's body; the next of it may be waited for until `until_s`. `is_noted`: that the answer
-    has come was told.
+    `is_old`: it went out on an idle connection, which may have been closed. `is_noted`: that an answer has come was
+    told. `data` was taken of its body. What comes next may be waited for until `until_s`.
     """
 
-    answering: Answering
-    is_noted: bool = False
-    data: bytes = b""
-    until_s: float = _NEVER_S
+    asking: Answering | asyncio.Task[Answering]
+    began_s: float
+    is_old: bool
+    is_noted: bool
+    data: bytes
+    until_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +55,14 @@ class Begun:
 
     def waited_s(self) -> float:
         """Return for how long the client has been waiting since the request was sent."""
-        return time.monotonic() - self.asked.answering.sent_at_s if self.asked is not None else 0.0
+        return time.monotonic() - self.asked.began_s if self.asked is not None else 0.0
 
     def drop(self) -> None:
         """Cut off what nobody will go on with."""
         if self.reply is not None:
             self.reply.close()
         if self.asked is not None:
-            self.asked.answering.end()
+            cut_off(self.asked.asking)
 
 
 NOT_BEGUN = Begun()
@@ -91,32 +94,45 @@ async def _closing(reply: Reply) -> AsyncIterator[Reply]:
 @asynccontextmanager
 async def _waiting(exchange: Exchange, plan: Plan, call: Call, asked: Asked) -> AsyncIterator[Reply]:
     """Give the answer that is still to come, or one on a fresh connection where the idle one had been closed."""
-    answering, backend, upstream = asked.answering, plan.backend, exchange.upstream
+    backend, upstream = plan.backend, exchange.upstream
     try:
-        error = await _failure(answering, backend.timeouts.first_content_s)
-        if error is None:
-            rest = _Rest(answering, asked)
+        try:
+            rest = await _headed(asked, backend.timeouts.first_content_s)
+        except BackendFault as fault:
+            upstream.note(backend.name, fault)
+            raise
+        if rest is not None:
             if not asked.is_noted:
                 upstream.note(backend.name, rest.status)
             yield rest
             return
     finally:
-        answering.end()
-    if not is_stale(error):
-        fault = before_head(error)
-        upstream.note(backend.name, fault)
-        raise fault from error
+        cut_off(asked.asking)
     async with upstream.send(backend, exchange.address(backend), replace(call, is_fresh=True)) as reply:
         yield reply
 
 
-async def _failure(answering: Answering, first_content_s: float) -> BaseException | None:
-    """Return why there is no answer, or None once its head is there."""
+async def _headed(asked: Asked, first_content_s: float) -> _Rest | None:
+    """Return the answer once its head is there; None where its connection had been closed. Raises: BackendFault."""
+    answering, until_s = asked.asking, asked.until_s
+    if not isinstance(answering, Answering):
+        answering = await answering
+        answering.sent_at_s, until_s = asked.began_s, time.monotonic() + first_content_s
     try:
-        await answering.head(max(0.0, answering.sent_at_s + first_content_s - time.monotonic()))
+        await answering.head(max(0.0, until_s - time.monotonic()))
     except (aiohttp.ClientError, OSError, HttpProcessingError) as error:
-        return error
-    return None
+        if asked.is_old and is_stale(error):
+            return None
+        raise before_head(error) from error
+    return _Rest(answering, asked)
+
+
+def cut_off(asking: Answering | asyncio.Task[Answering]) -> None:
+    """Give up a request, unless its answer was read to its end."""
+    if isinstance(asking, Answering):
+        asking.end()
+    elif not asking.cancel() and not asking.cancelled() and asking.exception() is None:
+        asking.result().end()
 
 
 class _Rest(DirectReply):
@@ -125,7 +141,8 @@ class _Rest(DirectReply):
     def __init__(self, answering: Answering, asked: Asked) -> None:
         super().__init__(answering, answering.sent_at_s)
         self._data = asked.data
-        self._until_s = asked.until_s
+        # Where there is a head, it is the body that was waited for.
+        self._until_s = asked.until_s if asked.is_noted else _NEVER_S
 
     async def read(self, wait_s: float | None) -> bytes:
         if self._data:
@@ -134,7 +151,6 @@ class _Rest(DirectReply):
         if self._until_s < _NEVER_S:
             left_s = max(0.0, self._until_s - time.monotonic())
             wait_s = left_s if wait_s is None else min(wait_s, left_s)
-            data = await super().read(wait_s)
-            self._until_s = _NEVER_S
-            return data
-        return await super().read(wait_s)
+        data = await super().read(wait_s)
+        self._until_s = _NEVER_S
+        return data

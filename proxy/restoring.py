@@ -15,7 +15,7 @@ from collections.abc import Callable
 import aiohttp
 
 from proxy import sse
-from proxy.begun import Asked, Begun
+from proxy.begun import Asked, Begun, cut_off
 from proxy.chunks import decode_answer, failure_of
 from proxy.direct import DirectUpstream
 from proxy.direct_client import DirectClient
@@ -44,14 +44,16 @@ class Restoring:
     """One request, and its answer on its way."""
 
     __slots__ = (
-        "_answering",
+        "_asking",
+        "_began_s",
         "_client",
+        "_comment_s",
         "_data",
         "_done",
         "_exchange",
         "_go_on",
         "_is_noted",
-        "_last_s",
+        "_is_old",
         "_most_bytes",
         "_plan",
         "_restoring",
@@ -72,36 +74,57 @@ class Restoring:
         self._client = client
         self._done = done
         self._go_on = go_on
-        self._answering: Answering | None = None
+        self._asking: Answering | asyncio.Task[Answering] | None = None
+        self._is_old = False  # the connection: one that was idle may have been closed
         self._data = b""
         self._most_bytes = min(MAX_BYTES, exchange.policy.limits.response_bytes)
         self._is_noted = False  # that the answer has come
-        self._last_s = _NEVER_S  # when there has to be content, or the client is told that it is waited for
+        self._began_s = 0.0
+        self._comment_s = _NEVER_S  # when the client is told that it is waited for
         self._until_s = _NEVER_S  # how long the next bytes may be waited for
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = _NEVER_S
 
     def ask(self) -> bool:
-        """Return whether the request was sent; where not, nothing was done, and it takes a task."""
+        """Return whether the request is sent, or will be; where not, nothing was done, and it takes a task."""
         exchange, plan = self._exchange, self._plan
         if self._restoring is None or not self._is_simple(self._restoring):
             return False
-        held_bytes = sum([len(body) for body in plan.bodies if body is not exchange.body])
         try:
-            exchange.share.take(held_bytes)
+            exchange.share.take(sum([len(body) for body in plan.bodies if body is not exchange.body]))
         except ProxyFault:
-            return False
-        self._answering = answering = self._upstream.ask_idle(exchange.address(plan.backend), exchange.call(plan, 0))
-        if answering is None:
-            exchange.share.drop(held_bytes)
             return False
         exchange.record.rounds += 1
         exchange.record.branches += 1
-        answering.follower = self._news
-        every_s, first_content_s = exchange.policy.keep_alive_s, plan.backend.timeouts.first_content_s
-        self._last_s = answering.sent_at_s + (min(every_s, first_content_s) if every_s else first_content_s)
-        self._set_timer(answering.sent_at_s)
+        base, call = exchange.address(plan.backend), exchange.call(plan, 0)
+        self._began_s = time.monotonic()
+        self._comment_s = self._began_s + (exchange.policy.keep_alive_s or _NEVER_S)
+        answering = self._upstream.ask_idle(base, call)
+        if answering is not None:
+            self._is_old = True
+            self._asked(answering, self._began_s)
+            return True
+        asking = self._upstream.ask_fresh(base, call, plan.backend.timeouts.connect_s)
+        self._asking = connecting = asyncio.get_running_loop().create_task(asking)
+        connecting.add_done_callback(self._connected)
+        self._set_timer(self._began_s)
         return True
+
+    def _asked(self, answering: Answering, now_s: float) -> None:
+        self._asking = answering
+        answering.sent_at_s, answering.follower = self._began_s, self._news
+        self._until_s = now_s + self._plan.backend.timeouts.first_content_s
+        self._set_timer(now_s)
+
+    def _connected(self, connecting: asyncio.Task[Answering]) -> None:
+        """Take note that there is a connection, or that there will be none."""
+        if self._asking is not connecting:
+            return
+        if connecting.cancelled() or connecting.exception() is not None:
+            self._hand_over()
+            return
+        self._asked(connecting.result(), time.monotonic())
+        self._news()
 
     def _is_simple(self, restoring: Restore) -> bool:
         """Return whether one JSON answer is to be made one stream, as far as can be told before it is there."""
@@ -116,9 +139,9 @@ class Restoring:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        answering, self._answering = self._answering, None
-        if answering is not None:
-            answering.end()
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            cut_off(asking)
 
     def _finish(self, error: Exception | None) -> None:
         # Who is told holds this, so it lets go of who is told: see Forward.
@@ -128,18 +151,20 @@ class Restoring:
 
     def _hand_over(self) -> None:
         """Let a task wait for what is still to come, and make what it can of all."""
-        answering, self._answering = self._answering, None
-        if answering is None:
+        asking, self._asking = self._asking, None
+        if asking is None:
             return
-        answering.follower = None
+        if isinstance(asking, Answering):
+            asking.follower = None
         go_on, self._done, self._go_on = self._go_on, _nobody, _nobody
         self.stop()
-        go_on(Begun(asked=Asked(answering, self._is_noted, self._data, self._until_s)))
+        asked = Asked(asking, self._began_s, self._is_old, self._is_noted, self._data, self._until_s)
+        go_on(Begun(asked=asked))
 
     def _news(self) -> None:
         """Look at what has come: of the answer, or that there will be none."""
-        answering = self._answering
-        if answering is None:
+        answering = self._asking
+        if not isinstance(answering, Answering):
             return
         try:
             self._look(answering)
@@ -203,24 +228,27 @@ class Restoring:
         return None if events is None else events + sse.DONE
 
     def _wait(self) -> None:
-        now_s = time.monotonic()
-        self._until_s = now_s + self._plan.backend.timeouts.idle_s
+        now_s, timeouts = time.monotonic(), self._plan.backend.timeouts
+        self._until_s = min(now_s + timeouts.idle_s, self._began_s + timeouts.first_content_s)
         self._set_timer(now_s)
 
     def _set_timer(self, now_s: float) -> None:
         """Have `_late` called when nothing comes for too long. One timer serves many waits: it mostly is early."""
-        due_s = min(self._last_s, self._until_s)
+        due_s = min(self._comment_s, self._until_s)
         if self._timer is not None:
             if self._timer_at_s <= due_s:
                 return
             self._timer.cancel()
+            self._timer = None
         self._timer_at_s = due_s
+        if due_s == _NEVER_S:
+            return
         self._timer = asyncio.get_running_loop().call_later(due_s - now_s, self._late)
 
     def _late(self) -> None:
         self._timer = None
         now_s = time.monotonic()
-        if now_s < min(self._last_s, self._until_s):
+        if now_s < min(self._comment_s, self._until_s):
             self._set_timer(now_s)
         else:
             self._hand_over()

@@ -1,5 +1,5 @@
-"""JSON answers that are made streams without a task, on connections that were used before: whatever comes of one, the
-client is told to the byte what the other data path tells, and as much is counted.
+"""JSON answers that are made streams without a task: whatever comes of one, the client is told to the byte what the
+other data path tells, and as much is counted.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from proxy import server
+from proxy.pool import Pool
 
 POLICY = """
 version: 1
@@ -126,15 +127,17 @@ class Seen:
 
         monkeypatch.setattr(server, "carry_out", counted)
 
-    async def begin(self, path, timeouts=CALM, policy=POLICY):
-        """Return a client whose next request will go out on a connection to the backend that was used before."""
+    async def begin(self, path, timeouts=CALM, *, is_fresh=False, **environ):
+        """Return a client whose next request goes out on a connection that was used before, or on a fresh one."""
         stage = self._stage
         stage.data_path = path
-        await stage.proxy(policy % timeouts)
-        client = await stage.ask(GET)
-        (await stage.backend.call()).answer(said(b"[]"))
-        await client.answer("GET")
-        await stage.data_port.serves(0)
+        await stage.proxy(POLICY % timeouts, **environ)
+        client = await stage.client()
+        if not is_fresh:
+            client.send(GET)
+            (await stage.backend.call()).answer(said(b"[]"))
+            await client.answer("GET")
+            await stage.data_port.serves(0)
         await read_on()
         self.tasks, self._records = 0, []
         metrics = stage.data_port.metrics
@@ -180,11 +183,15 @@ async def answered(call, parts):
     call.wire.free()
 
 
+FRESH = pytest.mark.parametrize("is_fresh", [False, True], ids=["on a used connection", "on a fresh one"])
+
+
+@FRESH
 @pytest.mark.parametrize(("raw", "parts"), AT_ONCE)
-async def test_what_is_told_at_once_is_what_the_other_path_tells(stage, monkeypatch, raw, parts):
+async def test_what_is_told_at_once_is_what_the_other_path_tells(stage, monkeypatch, raw, parts, is_fresh):
     seen, told = Seen(stage, monkeypatch), []
     for path in ("session", "direct"):
-        client = await seen.begin(path)
+        client = await seen.begin(path, is_fresh=is_fresh)
         client.send(raw)
         call = await stage.backend.call()
         asked = json.loads(await call.body())
@@ -195,11 +202,12 @@ async def test_what_is_told_at_once_is_what_the_other_path_tells(stage, monkeypa
     assert seen.tasks == 0
 
 
+@FRESH
 @pytest.mark.parametrize(("raw", "parts"), HANDED_OVER)
-async def test_what_a_task_goes_on_with_is_told_as_on_the_other_path(stage, monkeypatch, raw, parts):
+async def test_what_a_task_goes_on_with_is_told_as_on_the_other_path(stage, monkeypatch, raw, parts, is_fresh):
     seen, told = Seen(stage, monkeypatch), []
     for path in ("session", "direct"):
-        client = await seen.begin(path)
+        client = await seen.begin(path, is_fresh=is_fresh)
         client.send(raw)
         call = await stage.backend.call()
         await call.body()
@@ -285,6 +293,62 @@ async def test_comments_go_to_a_client_while_the_backend_thinks(stage, monkeypat
         told.append(await seen.end(first_line, headers, events, is_whole))
         assert len(comments) >= 2 * len(b": waiting\n\n")
     assert told[1] == told[0]
+
+
+async def test_a_backend_that_takes_no_connection_is_told_of(stage, monkeypatch):
+    seen, told = Seen(stage, monkeypatch), []
+    for path in ("session", "direct"):
+        client = await seen.begin(path, is_fresh=True, BACKEND="http://127.0.0.1:1")
+        client.send(ask())
+        told.append(await seen.end(await read(client)))
+    assert told[1] == told[0]
+    assert "connection_refused" in told[1]
+
+
+class Connecting:
+    """A pool whose connections take their time."""
+
+    def __init__(self, monkeypatch):
+        self.has_begun, self.may_go_on = asyncio.Event(), asyncio.Event()
+        self.was_cancelled = False
+        connect = Pool.connect
+
+        async def slow(*arguments):
+            self.has_begun.set()
+            try:
+                await self.may_go_on.wait()
+            except asyncio.CancelledError:
+                self.was_cancelled = True
+                raise
+            return await connect(*arguments)
+
+        monkeypatch.setattr(Pool, "connect", slow)
+
+
+async def test_comments_go_to_a_client_while_the_backend_takes_no_connection_yet(stage, monkeypatch):
+    seen, connecting = Seen(stage, monkeypatch), Connecting(monkeypatch)
+    client = await seen.begin("direct", ("10s", "10s", "100ms"), is_fresh=True)
+    client.send(ask())
+    await client.wait(lambda: client.received.count(b": waiting\n\n") >= 2)
+    connecting.may_go_on.set()
+    await answered(await stage.backend.call(), [said(answer())])
+    _, _, body, is_whole = await read(client)
+    assert (is_whole, body.endswith(b"\n\ndata: [DONE]\n\n")) == (True, True)
+    await stage.data_port.serves(0)
+    assert (seen.tasks, stage.data_port.upstream.busy) == (1, 0)
+
+
+@pytest.mark.parametrize("keep_alive", ["10s", "50ms"], ids=["before a comment", "after a comment"])
+async def test_no_connection_is_made_for_a_client_that_has_left(stage, monkeypatch, keep_alive):
+    seen, connecting = Seen(stage, monkeypatch), Connecting(monkeypatch)
+    client = await seen.begin("direct", ("10s", "10s", keep_alive), is_fresh=True)
+    client.send(ask())
+    await connecting.has_begun.wait()
+    if keep_alive != "10s":
+        await client.sees(b": waiting\n\n")
+    client.close()
+    await stage.data_port.serves(0)
+    assert (connecting.was_cancelled, stage.data_port.upstream.busy) == (True, 0)
 
 
 async def test_the_connections_serve_again_afterwards(stage, monkeypatch):
