@@ -32,6 +32,7 @@ from proxy.models import is_joined
 from proxy.passage import is_looked_at
 from proxy.pool import Answering, is_stale
 from proxy.relay import Begun
+from proxy.restoring import Restoring
 from proxy.server import DataPort, Work, where
 from proxy.tracing import BranchSpan
 from proxy.upstream import Call, ClientLeft, before_head
@@ -108,7 +109,7 @@ class InLane:
         self._work = work
         self.client = cast("DirectClient", work.client)
         self._answering: Answering | None = None
-        self._forward: Forward | None = None
+        self._forward: Forward | Restoring | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._span: BranchSpan | None = None
@@ -163,8 +164,10 @@ class InLane:
         """Return whether the request was sent on, by its plan."""
         exchange, plan = self._work.exchange, self._work.plan
         exchange.record.plan = plan
-        if plan is None or plan.refusal is not None or plan.restore is not None or plan.backend.max_concurrency:
+        if plan is None or plan.refusal is not None or plan.backend.max_concurrency:
             return False
+        if plan.restore is not None:
+            return self._restore(plan)
         backend = plan.backend
         base, call = exchange.address(backend), exchange.call(plan, 0)
         self._lane.learner.request_goes(self._connection, exchange, plan, call)
@@ -178,6 +181,18 @@ class InLane:
             self._is_old = True
             self._asked(plan, answering, time.monotonic())
         return True
+
+    def _restore(self, plan: Plan) -> bool:
+        """Return whether a request was sent on whose answer is made into another."""
+        one = Restoring(self._work.exchange, plan, self._lane.upstream, self.client, self._done, self._go_on)
+        if not one.ask():
+            return False
+        self._forward = one
+        return True
+
+    def _go_on(self, begun: Begun) -> None:
+        self._forward = None
+        self._hand_over(begun=begun)
 
     async def _ask_fresh(self, plan: Plan, base: str, call: Call) -> None:
         """Send the request on a new connection."""
@@ -246,8 +261,8 @@ class InLane:
             self._pass_on(plan, answering, answering.message)
             return
         reply = DirectReply(answering, answering.sent_at_s)
-        self._forward = Forward(self._work.exchange, plan, reply, self.client, self._done)
-        self._forward.start()
+        self._forward = forward = Forward(self._work.exchange, plan, reply, self.client, self._done)
+        forward.start()
 
     def _pass_on(self, plan: Plan, answering: Answering, message: RawResponseMessage) -> None:
         """Tell the client an answer that has come as a whole."""
@@ -334,6 +349,5 @@ class InLane:
 
     def _abandon(self) -> None:
         """Take note that the client left before a task could go on."""
-        if self._work.begun.reply is not None:
-            self._work.begun.reply.close()
+        self._work.begun.drop()
         self.client_left()

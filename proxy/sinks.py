@@ -32,8 +32,8 @@ More = Callable[[int], Plan | None]
 class Sink(Protocol):
     """What becomes of the branches' answers."""
 
-    def start(self, group: asyncio.TaskGroup) -> None:
-        """Begin what has to be done beside the branches."""
+    def start(self, group: asyncio.TaskGroup, waited_s: float) -> None:
+        """Begin what has to be done beside the branches; for so long the client has been waiting already."""
 
     def stop(self) -> None:
         """End what is being done beside the branches."""
@@ -71,10 +71,10 @@ class StreamSink:
         self._heads: list[Headers] = []
         self._left = len(plan.bodies)
 
-    def start(self, group: asyncio.TaskGroup) -> None:
+    def start(self, group: asyncio.TaskGroup, waited_s: float) -> None:
         """Have comments written while there is no proof of life."""
         self._is_waiting = True
-        self._comment_later(group)
+        self._comment_later(group, waited_s)
 
     def stop(self) -> None:
         """Write no more comments."""
@@ -83,10 +83,10 @@ class StreamSink:
             self._timer.cancel()
             self._timer = None
 
-    def _comment_later(self, group: asyncio.TaskGroup) -> None:
+    def _comment_later(self, group: asyncio.TaskGroup, waited_s: float = 0.0) -> None:
         every_s = self._exchange.policy.keep_alive_s
         if every_s and self._is_waiting:
-            self._timer = asyncio.get_running_loop().call_later(every_s, self._start_comment, group)
+            self._timer = asyncio.get_running_loop().call_later(every_s - waited_s, self._start_comment, group)
 
     def _start_comment(self, group: asyncio.TaskGroup) -> None:
         writing = self._comment(group)
@@ -126,13 +126,7 @@ class StreamSink:
     async def _begin(self) -> None:
         if self._exchange.client.begun_status is not None:
             return
-        head = self._heads[0] if self._heads else ()
-        kept = without(strip_of_the_bytes(head), "content-type", "cache-control", "x-accel-buffering")
-        kept += [
-            ("Content-Type", "text/event-stream; charset=utf-8"),
-            ("Cache-Control", "no-cache"),
-            ("X-Accel-Buffering", "no"),
-        ]
+        kept = stream_head(self._heads[0] if self._heads else ())
         await self._exchange.client.begin(200, None, self._exchange.passed_on(self._plan, kept))
 
     def heard(self, headers: Headers) -> None:
@@ -206,6 +200,17 @@ class StreamSink:
             await self._exchange.client.write(events + done)
 
 
+def stream_head(head: Headers) -> Headers:
+    """Return the head of an answer that is made a stream of, as that stream's."""
+    kept = without(strip_of_the_bytes(head), "content-type", "cache-control", "x-accel-buffering")
+    return [
+        *kept,
+        ("Content-Type", "text/event-stream; charset=utf-8"),
+        ("Cache-Control", "no-cache"),
+        ("X-Accel-Buffering", "no"),
+    ]
+
+
 def _event(chunk: dict[str, Any]) -> bytes:
     return sse.encode(encode_json(chunk))
 
@@ -221,7 +226,7 @@ class JsonSink:
         self._answers: dict[int, dict[str, Any]] = {}
         self._heads: list[Headers] = []
 
-    def start(self, group: asyncio.TaskGroup) -> None:
+    def start(self, group: asyncio.TaskGroup, waited_s: float) -> None:
         """Do nothing: the answer begins when it is whole."""
 
     def stop(self) -> None:
