@@ -42,12 +42,12 @@ class UnreadableBody(ValueError):
 class Body(Mapping[str, Any]):
     """A JSON object, read lazily. Values that it hands out must not be changed in place."""
 
-    __slots__ = ("_decoded", "_fields", "_is_edited", "_parsed", "source")
+    __slots__ = ("_decoded", "_fields", "_parsed", "is_edited", "source")
 
     def __init__(self, source: bytes, raw: dict[str, Any], *, is_edited: bool = False) -> None:
         self.source = source
         self._fields = raw
-        self._is_edited = is_edited
+        self.is_edited = is_edited  # it differs from the bytes that it was parsed from
         self._parsed = raw
         self._decoded: dict[str, Any] = {}
 
@@ -63,11 +63,6 @@ class Body(Mapping[str, Any]):
     def of(cls, value: Mapping[str, Any]) -> Body:
         """Return the body of a JSON object that is already decoded."""
         return cls(b"", dict(value), is_edited=True)
-
-    @property
-    def is_edited(self) -> bool:
-        """Whether the body differs from the bytes that it was parsed from."""
-        return self._is_edited
 
     def __getitem__(self, name: str) -> Any:
         """Return the field's value.
@@ -160,7 +155,7 @@ class Body(Mapping[str, Any]):
         Raises: UnreadableBody where an edited field is nested too deeply.
         """
         try:
-            return msgspec.json.encode(self._fields) if self._is_edited else self.source
+            return msgspec.json.encode(self._fields) if self.is_edited else self.source
         except RecursionError as error:
             raise UnreadableBody("an edited field is nested too deeply") from error
 

@@ -191,9 +191,7 @@ def _passed_over(rule: Rule, run: _Run) -> Step | None:
 
 
 def _fire(rule: Rule, run: _Run) -> Step:
-    draft, applied = _apply(
-        rule, [(repair.card.name, repair.act or repair.instantiate({})) for repair in rule.repairs], run
-    )
+    draft, applied = _apply(rule, rule.acts, run)
     if applied is None:
         return Step(rule, note="matched, and found nothing to do")
     if rule.mode == "observe":

@@ -83,7 +83,7 @@ class Framed(Body):
         fields[MESSAGES] = raw
         self.source = source
         self._fields = self._parsed = fields
-        self._is_edited = is_edited
+        self.is_edited = is_edited
         self._decoded = {}
         self.frame = frame
         self.turns = turns
@@ -94,15 +94,14 @@ class Framed(Body):
         if values or MESSAGES in without:
             return super().put_all(values, without)
         raw = self._fields[MESSAGES]
-        cut = Framed(
-            self.source, self.frame.without(frozenset(without)), self._messages, self.turns, raw, is_edited=True
-        )
+        frame = self.frame.without(frozenset(without))
+        cut = Framed(self.source, frame, self._messages, self.turns, raw, is_edited=True)
         cut.share(self)
         return cut
 
     def encode(self) -> bytes:
         """Return the JSON text, as any body's."""
-        return self.frame.around(self._messages) if self._is_edited else self.source
+        return self.frame.around(self._messages) if self.is_edited else self.source
 
     def repeated_name(self) -> None:
         """Return None: a body that has a name twice is not framed."""

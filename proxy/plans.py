@@ -108,9 +108,11 @@ class Plan(msgspec.Struct, frozen=True):
         return kind_of(self.facts.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a rule did with a request, for `explain`. `miss` is the first check that failed and the value it met."""
+class Step(msgspec.Struct, frozen=True):
+    """What a rule did with a request, for `explain`. `miss` is the first check that failed and the value it met.
+
+    A struct, as Plan is.
+    """
 
     rule: Rule
     applied: Applied | None = None

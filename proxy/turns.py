@@ -19,12 +19,12 @@ class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     content: msgspec.Raw
 
 
-_TURNS: Final = msgspec.json.Decoder(list[Turn])
+TURNS: Final = msgspec.json.Decoder(list[Turn])
 
 
 def read_turns(raw: msgspec.Raw | memoryview) -> list[Turn] | None:
     """Return the turns, or None where the value is something else, or no JSON."""
     try:
-        return _TURNS.decode(raw)
+        return TURNS.decode(raw)
     except (msgspec.DecodeError, RecursionError):
         return None

@@ -137,11 +137,18 @@ class RuleIndex:
         """
         try:
             if type(body) is Framed and self._takes_frames:
-                bits = self._bits(body, seen) & selection.bits
+                around = self._by_frame.get(body.frame)
+                bits = around if around is not None else self._keep(body, seen)
+                if self._of_messages is not None:
+                    key = id(body.turns)
+                    if key not in seen:
+                        seen[key] = self._of_messages.of_turns(body, body.turns)
+                    bits |= seen[key]
             else:
-                bits = 0 if body is None else self._bits_of(body, seen) & selection.bits
+                bits = 0 if body is None else self._bits(body, seen)
         except UnreadableBody:
             return self._everything
+        bits &= selection.bits
         met = selection.answers.get(bits)
         return met if met is not None else self._answers.keep(selection.answers, bits, self._met(selection, bits))
 
@@ -157,20 +164,11 @@ class RuleIndex:
                 return False
         return True
 
-    def _bits(self, body: Framed, seen: dict[int, int]) -> int:
-        """Return the bits of all fields, those around the messages as they were found for the frame."""
-        around = self._by_frame.get(body.frame)
-        if around is None:
-            around = self._memory.keep(self._by_frame, body.frame, self._bits_of(body, seen, MESSAGES))
-        if self._of_messages is None:
-            return around
-        key = id(body.turns)
-        inside = seen.get(key)
-        if inside is None:
-            inside = seen[key] = self._of_messages.of_turns(body, body.turns)
-        return around | inside
+    def _keep(self, body: Framed, seen: dict[int, int]) -> int:
+        """Return the bits of all fields but the messages, and remember them."""
+        return self._memory.keep(self._by_frame, body.frame, self._bits(body, seen, MESSAGES))
 
-    def _bits_of(self, body: Body, seen: dict[int, int], but: str | None = None) -> int:
+    def _bits(self, body: Body, seen: dict[int, int], but: str | None = None) -> int:
         """Return the bits of all fields but one, of which only is told that it is not absent."""
         bits, absent, looks = 0, self._absent, self._looks
         for name, value in body.raw_items():
