@@ -27,8 +27,7 @@ from proxy.forward import Done
 from proxy.headers import content_coding
 from proxy.plans import Restore
 from proxy.pool import Answering
-from proxy.sinks import stream_head
-from proxy.spread import Spread
+from proxy.sinks import is_alone, stream_head
 from proxy.upstream import ClientLeft
 
 GoOn = Callable[[Begun], None]
@@ -37,7 +36,6 @@ GoOn = Callable[[Begun], None]
 # What is larger may not go out at once, so that the client has to be waited for.
 MAX_BYTES = 48 * 1024
 _NEVER_S = float("inf")
-_ALONE = (Spread(1),)
 
 
 class Restoring:
@@ -128,11 +126,9 @@ class Restoring:
 
     def _is_simple(self, restoring: Restore) -> bool:
         """Return whether one JSON answer is to be made one stream, as far as can be told before it is there."""
-        if restoring.kind is None or not restoring.stream or restoring.asked or restoring.total is not None:
+        if restoring.kind is None or not restoring.stream or not is_alone(restoring):
             return False
-        if restoring.spreads != _ALONE or self._exchange.trace is not None:
-            return False
-        return not self._client.is_full and not self._plan.asks_for_stream
+        return not (self._exchange.trace is not None or self._client.is_full or self._plan.asks_for_stream)
 
     def stop(self) -> None:
         """Wait no more, and cut off what is still to come."""
