@@ -273,20 +273,8 @@ class JsonSink:
             await self._write(merge_answers(answers, self._restoring.spreads, self._restoring.usage))
 
     async def _write(self, answer: dict[str, Any]) -> None:
-        restoring = self._restoring
-        identity = {
-            "id": _made_up_id(self._kind),
-            "object": "chat.completion" if self._kind == "chat" else "text_completion",
-            "created": int(time.time()),
-            "model": restoring.model,
-        }
-        body = encode_json(answer | identity | identity_of(answer))
-        kept = [
-            *without(strip_of_the_bytes(self._heads[0]), "content-type"),
-            ("Content-Type", "application/json"),
-            ("Content-Length", str(len(body))),
-        ]
-        await self._send(body, kept)
+        body = json_body(answer, self._restoring, self._kind)
+        await self._send(body, json_head(self._heads[0], body))
 
     def _head_of(self, raw: bytes) -> Headers:
         head = strip_hop_by_hop(self._heads[0])
@@ -301,6 +289,26 @@ class JsonSink:
         await client.begin(200, None, self._exchange.passed_on(self._plan, head))
         await client.write(body)
         await client.end()
+
+
+def json_body(answer: dict[str, Any], restoring: Restore, kind: Kind) -> bytes:
+    """Return the JSON of an answer, with what it does not say of itself. Raises: BackendFault."""
+    identity = {
+        "id": _made_up_id(kind),
+        "object": "chat.completion" if kind == "chat" else "text_completion",
+        "created": int(time.time()),
+        "model": restoring.model,
+    }
+    return encode_json(answer | identity | identity_of(answer))
+
+
+def json_head(head: Headers, body: bytes) -> Headers:
+    """Return the head of an answer as that of its restored body."""
+    return [
+        *without(strip_of_the_bytes(head), "content-type"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+    ]
 
 
 def _made_up_id(kind: Kind) -> str:
