@@ -32,7 +32,7 @@ from proxy.models import is_joined
 from proxy.passage import is_looked_at
 from proxy.pool import Answering, is_stale
 from proxy.relay import Begun
-from proxy.restoring import Restoring
+from proxy.restoring import Restoring, begin_restoring
 from proxy.server import DataPort, Work, where
 from proxy.tracing import BranchSpan
 from proxy.upstream import Call, ClientLeft, before_head
@@ -183,12 +183,10 @@ class InLane:
         return True
 
     def _restore(self, plan: Plan) -> bool:
-        """Return whether a request was sent on whose answer is made into another."""
-        one = Restoring(self._work.exchange, plan, self._lane.upstream, self.client, self._done, self._go_on)
-        if not one.ask():
-            return False
-        self._forward = one
-        return True
+        """Return whether a request is sent on whose answer is made into another."""
+        exchange, upstream = self._work.exchange, self._lane.upstream
+        self._forward = begin_restoring(exchange, plan, upstream, self.client, self._done, self._go_on)
+        return self._forward is not None
 
     def _go_on(self, begun: Begun) -> None:
         self._forward = None

@@ -1,7 +1,7 @@
-"""Restores a JSON answer to a stream where its bytes come in, without a task: one branch, the answer whole and usual.
+"""Restores the JSON answer of a single branch where its bytes come in, without a task, once it is there as a whole.
 
-    ask ──► head ──► body … whole ─ events_of ─► the client: done
-     └────────┴────────┴─────────┴─ whatever else comes, or does not come in time ─► go_on: a task waits, and restores
+    ask ──► head ──► body … whole ─► the client: done
+     └────────┴────────┴───────┴─ whatever else comes, or does not come in time ─► go_on: a task waits, and restores
 
 What is made of an answer here, restore.py makes of it as well, to the byte.
 """
@@ -14,22 +14,17 @@ from collections.abc import Callable
 
 import aiohttp
 
-from proxy import sse
 from proxy.begun import Asked, Begun, cut_off
-from proxy.chunks import decode_answer, failure_of
 from proxy.direct import DirectUpstream
 from proxy.direct_client import DirectClient
 from proxy.engine import Plan
-from proxy.errors import BackendFault, ProxyFault
+from proxy.errors import ProxyFault
 from proxy.exchange import Exchange
-from proxy.exploded import events_of
 from proxy.forward import Done
 from proxy.headers import content_coding
-from proxy.plans import Restore
 from proxy.pool import Answering
-from proxy.sinks import stream_head
-from proxy.spread import Spread
 from proxy.upstream import ClientLeft
+from proxy.whole import Whole
 
 GoOn = Callable[[Begun], None]
 """Told of what has become of the request, where a task has to go on with it."""
@@ -37,7 +32,6 @@ GoOn = Callable[[Begun], None]
 # What is larger may not go out at once, so that the client has to be waited for.
 MAX_BYTES = 48 * 1024
 _NEVER_S = float("inf")
-_ALONE = (Spread(1),)
 
 
 class Restoring:
@@ -56,21 +50,19 @@ class Restoring:
         "_is_old",
         "_most_bytes",
         "_plan",
-        "_restoring",
         "_timer",
         "_timer_at_s",
         "_until_s",
-        "_upstream",
+        "_whole",
     )
 
     def __init__(
-        self, exchange: Exchange, plan: Plan, upstream: DirectUpstream, client: DirectClient, done: Done, go_on: GoOn
+        self, exchange: Exchange, plan: Plan, whole: Whole, client: DirectClient, done: Done, go_on: GoOn
     ) -> None:
-        """Ask by `upstream` and answer `client`; one of `done` and `go_on` is told of the end, once."""
+        """Answer `client`; one of `done` and `go_on` is told of the end, once."""
         self._exchange = exchange
         self._plan = plan
-        self._restoring = plan.restore
-        self._upstream = upstream
+        self._whole = whole
         self._client = client
         self._done = done
         self._go_on = go_on
@@ -79,36 +71,28 @@ class Restoring:
         self._data = b""
         self._most_bytes = min(MAX_BYTES, exchange.policy.limits.response_bytes)
         self._is_noted = False  # that the answer has come
-        self._began_s = 0.0
-        self._comment_s = _NEVER_S  # when the client is told that it is waited for
+        self._began_s = time.monotonic()
+        every_s = exchange.policy.keep_alive_s if whole.restoring.stream else 0.0
+        self._comment_s = self._began_s + (every_s or _NEVER_S)  # when the client is told that it is waited for
         self._until_s = _NEVER_S  # how long the next bytes may be waited for
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = _NEVER_S
 
-    def ask(self) -> bool:
-        """Return whether the request is sent, or will be; where not, nothing was done, and it takes a task."""
+    def ask(self, upstream: DirectUpstream) -> None:
+        """Send the request, on a new connection where there is no idle one."""
         exchange, plan = self._exchange, self._plan
-        if self._restoring is None or not self._is_simple(self._restoring):
-            return False
-        try:
-            exchange.share.take(sum([len(body) for body in plan.bodies if body is not exchange.body]))
-        except ProxyFault:
-            return False
         exchange.record.rounds += 1
         exchange.record.branches += 1
         base, call = exchange.address(plan.backend), exchange.call(plan, 0)
-        self._began_s = time.monotonic()
-        self._comment_s = self._began_s + (exchange.policy.keep_alive_s or _NEVER_S)
-        answering = self._upstream.ask_idle(base, call)
+        answering = upstream.ask_idle(base, call)
         if answering is not None:
             self._is_old = True
             self._asked(answering, self._began_s)
-            return True
-        asking = self._upstream.ask_fresh(base, call, plan.backend.timeouts.connect_s)
+            return
+        asking = upstream.ask_fresh(base, call, plan.backend.timeouts.connect_s)
         self._asking = connecting = asyncio.get_running_loop().create_task(asking)
         connecting.add_done_callback(self._connected)
         self._set_timer(self._began_s)
-        return True
 
     def _asked(self, answering: Answering, now_s: float) -> None:
         self._asking = answering
@@ -125,14 +109,6 @@ class Restoring:
             return
         self._asked(connecting.result(), time.monotonic())
         self._news()
-
-    def _is_simple(self, restoring: Restore) -> bool:
-        """Return whether one JSON answer is to be made one stream, as far as can be told before it is there."""
-        if restoring.kind is None or not restoring.stream or restoring.asked or restoring.total is not None:
-            return False
-        if restoring.spreads != _ALONE or self._exchange.trace is not None:
-            return False
-        return not self._client.is_full and not self._plan.asks_for_stream
 
     def stop(self) -> None:
         """Wait no more, and cut off what is still to come."""
@@ -180,7 +156,7 @@ class Restoring:
             return
         if not self._is_noted:
             self._is_noted = True
-            self._upstream.note(self._plan.backend.name, answering.message.code)
+            self._exchange.upstream.note(self._plan.backend.name, answering.message.code)
         if not 200 <= answering.message.code < 300 or content_coding(answering.said) != "identity":
             self._hand_over()
             return
@@ -196,8 +172,9 @@ class Restoring:
 
     def _tell(self, answering: Answering) -> None:
         """Tell the client the whole answer, where it can be told at once."""
-        exchange, client, events, left = self._exchange, self._client, self._events(), None
-        if events is None or len(events) > MAX_BYTES or client.is_full:
+        exchange, client, left = self._exchange, self._client, None
+        restored = self._whole.restored(self._data, answering.said)
+        if restored is None or len(restored[1]) > MAX_BYTES or client.is_full:
             self._hand_over()
             return
         try:
@@ -207,25 +184,10 @@ class Restoring:
             return
         exchange.record.has_content = True
         try:
-            client.tell(200, None, exchange.passed_on(self._plan, stream_head(answering.said)), events)
+            client.tell(200, None, exchange.passed_on(self._plan, restored[0]), restored[1])
         except ClientLeft as gone:
             left = gone
         self._finish(left)
-
-    def _events(self) -> bytes | None:
-        restoring = self._restoring
-        if restoring is None or restoring.kind is None:
-            return None
-        try:
-            answer = decode_answer(self._data)
-            if failure_of(answer) is not None:
-                return None
-            for make in restoring.undos:
-                answer = make().answer(answer)
-        except BackendFault:
-            return None
-        events = events_of(answer, restoring.kind, include_usage=restoring.include_usage)
-        return None if events is None else events + sse.DONE
 
     def _wait(self) -> None:
         now_s, timeouts = time.monotonic(), self._plan.backend.timeouts
@@ -252,6 +214,22 @@ class Restoring:
             self._set_timer(now_s)
         else:
             self._hand_over()
+
+
+def begin_restoring(
+    exchange: Exchange, plan: Plan, upstream: DirectUpstream, client: DirectClient, done: Done, go_on: GoOn
+) -> Restoring | None:
+    """Return what asks, and answers the client, once it has begun to; None where nothing was done: it takes a task."""
+    whole = Whole.of(plan)
+    if whole is None or exchange.trace is not None or client.is_full:
+        return None
+    try:
+        exchange.share.take(sum([len(body) for body in plan.bodies if body is not exchange.body]))
+    except ProxyFault:
+        return None
+    one = Restoring(exchange, plan, whole, client, done, go_on)
+    one.ask(upstream)
+    return one
 
 
 def _nobody(_news: object) -> None:
