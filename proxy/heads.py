@@ -20,6 +20,7 @@ _MOST_REQUESTS, _MOST_ANSWERS, _MOST_SEEN, _MOST_OF_ONE = 256, 64, 1024, 64
 _LENGTHS = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
 _LENGTH_BYTES = len(_LENGTHS[0])
 _MOST_DIGITS = 7
+_ZERO = ord("0")
 _IDS = (b"\r\nx-request-id: ", b"\r\nX-Request-Id: ", b"\r\nX-Request-ID: ")
 _OWN_ID = frozenset({"x-request-id"})
 _VISIBLE = re.compile(rb"[\x20-\x7e]*")
@@ -27,12 +28,8 @@ _DATE = b"\r\nDate: "
 _DATE_BYTES = len("Sun, 06 Nov 1994 08:49:37 GMT")
 
 
-class Head(NamedTuple):
-    """The bytes of a head without the digits of its length, those, and where its body begins."""
-
-    key: bytes
-    length: bytes
-    end: int
+Head = tuple[bytes, bytes, int]
+"""The bytes of a head without the digits of its length, those, and where its body begins."""
 
 
 def head_of(data: bytes) -> Head | None:
@@ -46,9 +43,9 @@ def head_of(data: bytes) -> Head | None:
     at += _LENGTH_BYTES
     after = data.find(b"\r\n", at)
     length = data[at:after]
-    if not length.isdigit() or len(length) > _MOST_DIGITS or length[0] == 48 or end > _LONGEST:
+    if not length.isdigit() or length[0] == _ZERO or after - at > _MOST_DIGITS or end > _LONGEST:
         return None
-    return Head(data[:at] + data[after:end], length, end + 4)
+    return data[:at] + data[after:end], length, end + 4
 
 
 def answer_head_of(data: bytes) -> Head | None:
@@ -61,10 +58,10 @@ def answer_head_of(data: bytes) -> Head | None:
         at = key.find(name)
         if at >= 0:
             after = key.find(b"\r\n", at + len(name))
-            told = key[at + len(name) : after] if after >= 0 else key[at + len(name) :]
-            if _VISIBLE.fullmatch(told) is None:
+            after = after if after >= 0 else len(key)
+            if _VISIBLE.fullmatch(key, at + len(name), after) is None:
                 return None
-            return Head(key[:at] + key[after:] if after >= 0 else key[:at], length, end)
+            return key[:at] + key[after:], length, end
     return head
 
 
@@ -122,13 +119,12 @@ class KnownAnswer(NamedTuple):
     after: bytes
     dated: bytes | None
 
-    def head(self, length: int, request_id: bytes, repairs: str | None, date: str) -> bytes:
-        """Return the client's head."""
-        told = b"\r\nMendproxy-Repairs: %b" % repairs.encode() if repairs is not None else b""
-        if self.dated is None:
-            return b"%b%d%b%b%b%b" % (self.before, length, self.between, request_id, told, self.after)
-        after = b"%b%b%b" % (self.after, date.encode(), self.dated)
-        return b"%b%d%b%b%b%b" % (self.before, length, self.between, request_id, told, after)
+    def told(self, request_id: bytes, repairs: str | None, body: bytes, date: str) -> bytes:
+        """Return what the client is told: the head, with our id, and the body."""
+        after = self.after if self.dated is None else b"%b%b%b" % (self.after, date.encode(), self.dated)
+        if repairs is not None:
+            after = b"\r\nMendproxy-Repairs: %b%b" % (repairs.encode(), after)
+        return b"%b%d%b%b%b%b" % (self.before, len(body), self.between, request_id, after, body)
 
 
 class Heads:

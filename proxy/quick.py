@@ -68,7 +68,8 @@ class QuickLane:
         if head is None or port.is_closing or port.is_leaving or port.tracer is not None:
             return None
         key, length, end = head
-        size, missing = len(data) - end, int(length) - len(data) + end
+        size = len(data) - end
+        missing = int(length) - size
         known = self.heads.requests.get(key)
         if known is None:
             connection.head_key = key if self.heads.comes_again(key) else b""
@@ -140,14 +141,15 @@ class QuickLane:
         ):
             return
         head = answer_head_of(connection.head_data)
-        if head is None or not head.key.startswith(b"HTTP/1.1 %d " % message.code):
+        if head is None or not head[0].startswith(b"HTTP/1.1 %d " % message.code):
             return
+        key, length, _ = head
         is_dated = "date" in said.names.at
         if plan.applied:
             told = told.replace(b"\r\nMendproxy-Repairs: %b" % repairs_of(plan.applied).encode(), b"", 1)
-        known = around_answer(message.code, told, head.length, exchange.request_id.encode(), is_dated=is_dated)
+        known = around_answer(message.code, told, length, exchange.request_id.encode(), is_dated=is_dated)
         if known is not None:
-            self.heads.keep_answer(head.key, known)
+            self.heads.keep_answer(key, known)
 
 
 def _stays(message: RawRequestMessage | RawResponseMessage) -> bool:
@@ -224,14 +226,17 @@ class Shortcut:
         is_second = bool(self._came)
         data = self._came + data if is_second else data
         head = answer_head_of(data)
-        known = self._lane.heads.answers.get(head.key) if head is not None else None
-        if head is None or known is None or len(data) > READ_BYTES or self._client.writing_paused:
+        if head is None:
+            return self._to_parse(data)
+        key, length, at = head
+        known = self._lane.heads.answers.get(key)
+        if known is None or len(data) > READ_BYTES or self._client.writing_paused:
             return self._to_parse(data)
         if self._plan.may_react and self._plan.asks_for_stream:
             return self._to_parse(data)  # as passage.is_looked_at
-        missing = head.end + int(head.length) - len(data)
+        missing = at + int(length) - len(data)
         if missing == 0:
-            self._tell(known, head.end, data)
+            self._tell(known, data[at:])
         elif missing < 0 or is_second:
             return self._to_parse(data)
         else:
@@ -243,9 +248,9 @@ class Shortcut:
         self.widen()
         return data
 
-    def _tell(self, known: KnownAnswer, at: int, data: bytes) -> None:
+    def _tell(self, known: KnownAnswer, body: bytes) -> None:
         lane, plan, transport = self._lane, self._plan, self._client.transport
-        port, request, size = lane.port, self._request, len(data) - at
+        port, request, size = lane.port, self._request, len(body)
         self._deadlines.remove(self)
         lane.upstream.note(plan.backend.name, known.status)
         record = Record(plan, 1, 1, None, size > 0)
@@ -254,7 +259,7 @@ class Shortcut:
             record.has_left = True
         else:
             repaired = repairs_of(plan.applied) if plan.applied else None
-            transport.write(known.head(size, self._request_id.encode(), repaired, date_now()) + data[at:])
+            transport.write(known.told(self._request_id.encode(), repaired, body, date_now()))
             port.learn_from(record, known.status)
         connection, self._connection = self._connection, None
         if connection is not None:

@@ -44,7 +44,7 @@ def tell_request(
 ) -> None:
     """Log a request that is over: `record` is what became of it. Units: seconds that it took."""
     error, plan = record.error, record.plan
-    has_failed = record.is_truncated or isinstance(error, BackendFault | ProxyFault)
+    has_failed = record.is_truncated or (error is not None and isinstance(error, BackendFault | ProxyFault))
     if not logger.is_enabled_for(logging.WARNING if has_failed else logging.INFO):
         return
     applied = plan.applied if plan is not None else ()

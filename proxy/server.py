@@ -42,6 +42,7 @@ from proxy.wire import Lane, QuickLane, Served, listen, message_of
 MAX_LINE_BYTES = 64 * 1024
 IDLE_CONNECTION_S = 75.0
 _IDS_AT_ONCE = 64
+_VARIANTS = {f"{digit:x}": "89ab"[digit & 3] for digit in range(16)}
 # nginx' status, for log and metrics only, of a request whose client has left.
 LEFT = 499
 
@@ -73,6 +74,8 @@ class DataPort:
         """Serve by `policy`; `address` is where a backend is reached."""
         self.metrics = metrics if metrics is not None else Metrics()
         self.metrics.reloaded(policy)
+        self._in_flight = self.metrics.in_flight
+        self._lessons_told = 0
         self.lessons = lessons if lessons is not None else Lessons(time.time)
         self._policy = policy
         self._is_inspected = engine.inspected_paths(policy)
@@ -158,8 +161,9 @@ class DataPort:
     def came(self) -> None:
         """Count a request that came."""
         self.in_flight += 1
-        self.metrics.in_flight.inc()
-        self._idle.clear()
+        self._in_flight[()] += 1
+        if self.in_flight == 1:
+            self._idle.clear()
 
     def work_of(
         self,
@@ -219,7 +223,7 @@ class DataPort:
     ) -> None:
         """Count a request that is over, and log it. Units: seconds of `time.perf_counter`."""
         self.in_flight -= 1
-        self.metrics.in_flight.dec()
+        self._in_flight[()] -= 1
         if not self.in_flight:
             self._idle.set()
         seconds = time.perf_counter() - started_s
@@ -277,9 +281,13 @@ class DataPort:
 
     def learn_from(self, record: Record, status: int | None) -> None:
         """Remember what the refusals taught of which `record` tells."""
-        if record.plan is not None and record.error is None and status is not None and status < 300:
-            self.lessons.answered(record.plan)
-            self.metrics.learned(len(self.lessons))
+        plan = record.plan
+        if plan is not None and record.error is None and status is not None and status < 300:
+            self.lessons.answered(plan)
+            count = len(self.lessons)
+            if count != self._lessons_told:
+                self._lessons_told = count
+                self.metrics.learned(count)
 
     def _check_key(self, exchange: Exchange) -> None:
         if self.is_closing:
@@ -341,7 +349,7 @@ def _random_ids(count: int) -> list[str]:
 
 
 def _as_uuid(digits: str) -> str:
-    variant = "89ab"[int(digits[16], 16) & 3]
+    variant = _VARIANTS[digits[16]]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 

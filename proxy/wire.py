@@ -256,8 +256,11 @@ class Connection(ResponseHandler):
             body.set_exception(error)
 
     def is_connected(self) -> bool:
-        """Return whether the connection is open, and nothing came on it that nobody asked for."""
-        return super().is_connected() and not self.should_close
+        """Return whether the connection is open, and nothing came on it that nobody asked for.
+
+        All that an answer leaves open was looked at when it was released.
+        """
+        return self.transport is not None and not self._should_close and not self.transport.is_closing()
 
     @property
     def writing_paused(self) -> bool:
