@@ -10,7 +10,7 @@ code; this one only knows where the length, the id and the date stand in it. Bou
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from proxy.headers import HeaderList
 
@@ -80,10 +80,11 @@ Way = tuple[str | None, str, str, str, bool]
 class KnownRequest:
     """A client's head, which asks by POST for something that may be asked for."""
 
-    __slots__ = ("_at", "_said", "_values", "goes", "path", "query")
+    __slots__ = ("_at", "_said", "_values", "goes", "message", "path", "query")
 
-    def __init__(self, path: str, query: str, said: HeaderList) -> None:
-        """Know it by its target and its headers, which tell a length."""
+    def __init__(self, message: Any, path: str, query: str, said: HeaderList) -> None:
+        """Know it by its target and its headers, which tell a length; `message` is what the parser made of it."""
+        self.message = message
         self.path = path
         self.query = query
         self._values = [value for _, value in said]

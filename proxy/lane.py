@@ -99,9 +99,9 @@ class InLane:
     )
 
     def __init__(
-        self, lane: Lane, connection: Served, message: RawRequestMessage, body: StreamReader, work: Work
+        self, lane: Lane, connection: Served, message: RawRequestMessage, body: StreamReader | None, work: Work
     ) -> None:
-        """Serve a request; `work` holds it, and a DirectClient."""
+        """Serve a request; `work` holds it, and a DirectClient. Without a body it is still to be parsed."""
         self._lane = lane
         self._connection = connection
         self._message = message
@@ -124,8 +124,16 @@ class InLane:
         self._begin(self._send)
 
     def widen(self) -> Taken:
-        """Return this: the request was parsed."""
+        """Have the request parsed, and return this."""
+        self._parsed()
         return self
+
+    def _parsed(self) -> tuple[RawRequestMessage, StreamReader]:
+        """Return the request as the parser reads it, the bytes of its body taken."""
+        if self._body is None:
+            self._message, self._body = self._connection.parse()
+            self._body.read_nowait()
+        return self._message, self._body
 
     def _begin(self, how: Callable[[], bool]) -> None:
         try:
@@ -142,18 +150,18 @@ class InLane:
 
     def _ask(self) -> bool:
         """Return whether the request was sent on. Raises: ProxyError."""
-        port, exchange = self._lane.port, self._work.exchange
+        port, exchange, body = self._lane.port, self._work.exchange, self._body
         port.admit(self._message, exchange)
         said = exchange.request
-        if is_joined(exchange) or content_coding(said.headers) != "identity":
+        if body is None or is_joined(exchange) or content_coding(said.headers) != "identity":
             return False
-        if self._body.total_bytes > exchange.policy.limits.body_bytes:
+        if body.total_bytes > exchange.policy.limits.body_bytes:
             raise too_large(exchange.policy.limits.body_bytes)
-        if self._message.chunked or self._body.total_bytes:
+        if self._message.chunked or body.total_bytes:
             if not port.reads_body(said):
                 return False
-            exchange.share.take(self._body.total_bytes)
-            raw = self._body.read_nowait()
+            exchange.share.take(body.total_bytes)
+            raw = body.read_nowait()
             exchange.body = raw
             exchange.request = said = Request(said.method, said.path, said.query, said.headers, raw)
         self._lane.learner.request_came(self._connection, self._message, exchange)
@@ -343,7 +351,8 @@ class InLane:
         self._work.error = error
         if begun is not None:
             self._work.begun = begun
-        self._connection.hand_over(self._message, self._body, self._work, self._abandon)
+        message, body = self._parsed()
+        self._connection.hand_over(message, body, self._work, self._abandon)
 
     def _abandon(self) -> None:
         """Take note that the client left before a task could go on."""

@@ -79,17 +79,14 @@ class QuickLane:
             connection.hold()
         if known is None or missing or size > self._policy.limits.body_bytes or not port.reserve.has(size):
             return None
-        request = Request("POST", known.path, known.query, known.said(length), data[end:])
-        return self._planned(connection, known, request)
-
-    def _planned(self, connection: Served, known: KnownRequest, request: Request) -> Taken | None:
-        started_s = time.perf_counter()
+        started_s, said = time.perf_counter(), known.said(length)
+        request = Request("POST", known.path, known.query, said, data[end:])
         try:
             plan = engine.plan(request, self._policy, learned=self.port.lessons.rules)
         except ProxyError:
             return None  # the lane comes to the same, and tells it
-        one = Shortcut(self, connection, request, plan, started_s)
-        return one if one.ask(known) else one.widen_unsent()
+        one = Shortcut(self, connection, known, said, request, plan, started_s)
+        return one if one.ask() else one.widen_unsent()
 
     def deadlines(self, wait_s: float) -> Deadlines:
         """Return when what waits as long as this has waited too long."""
@@ -110,7 +107,7 @@ class QuickLane:
             and is_usual(said)
             and not is_joined(exchange)
         ):
-            self.heads.keep_request(key, KnownRequest(exchange.request.path, exchange.request.query, said))
+            self.heads.keep_request(key, KnownRequest(message, exchange.request.path, exchange.request.query, said))
 
     def request_goes(self, connection: Served, exchange: Exchange, plan: Plan, call: Call) -> None:
         """Know what goes to a backend of a request whose head is known."""
@@ -165,17 +162,32 @@ class Shortcut:
         "_client",
         "_connection",
         "_deadlines",
+        "_known",
         "_lane",
         "_origin",
         "_plan",
         "_policy",
         "_request",
         "_request_id",
+        "_said",
         "_sent_at_s",
         "_started_s",
     )
 
-    def __init__(self, lane: QuickLane, client: Served, request: Request, plan: Plan, started_s: float) -> None:
+    def __init__(
+        self,
+        lane: QuickLane,
+        client: Served,
+        known: KnownRequest,
+        said: HeaderList,
+        request: Request,
+        plan: Plan,
+        started_s: float,
+    ) -> None:
+        """Take a request whose head is known; it is counted from now on."""
+        lane.port.came()
+        self._known = known
+        self._said = said
         self._lane = lane
         self._client = client
         self._request = request
@@ -186,16 +198,15 @@ class Shortcut:
         self._connection: Connection | None = None
         self._came = b""
 
-    def ask(self, known: KnownRequest) -> bool:
+    def ask(self) -> bool:
         """Return whether the request was sent on."""
         lane, plan, request = self._lane, self._plan, self._request
         port, backend, bodies = lane.port, plan.backend, plan.bodies
-        port.came()
         if plan.refusal is not None or plan.restore is not None or backend.max_concurrency or len(bodies) > 1:
             return False
         client = self._client
         base = port.address(backend)
-        around = known.goes.get((client.peer, client.scheme, backend.name, base, bool(bodies)))
+        around = self._known.goes.get((client.peer, client.scheme, backend.name, base, bool(bodies)))
         body = bodies[0] if bodies else request.body
         if around is None or body is None or len(body) > PART_BYTES:
             return False
@@ -304,18 +315,16 @@ class Shortcut:
         return one
 
     def _in_lane(self) -> InLane:
-        """Return the request as the lane has it, parsed."""
-        port, client, request = self._lane.port, self._client, self._request
-        message, body = client.parse()
-        body.read_nowait()
+        """Return the request as the lane has it; it is parsed yet where a task has to go on with it."""
+        port, client, request, message = self._lane.port, self._client, self._request, self._known.message
         told = DirectClient(client, message, port.metrics.streams_open)
-        begun = self._started_s, self._request_id
+        begun = self._started_s, self._request_id, self._said
         work = port.work_of(message, told, client.peer, client.scheme, begun)
-        exchange, work.plan = work.exchange, self._plan
+        exchange, work.plan, size = work.exchange, self._plan, len(request.body or b"")
         exchange.policy, exchange.request, exchange.body = self._policy, request, request.body
         if self._connection is not None:
-            port.reserve.held_bytes -= len(request.body or b"")
-        exchange.share.take(len(request.body or b""))
-        one = InLane(self._lane.lane, client, message, body, work)
+            port.reserve.held_bytes -= size
+        exchange.share.take(size)
+        one = InLane(self._lane.lane, client, message, None, work)
         client.retake(one)
         return one

@@ -171,11 +171,13 @@ class DataPort:
         client: HttpClient | DirectClient,
         peer: str | None,
         scheme: str,
-        begun: tuple[float, str] | None = None,
+        begun: tuple[float, str, HeaderList] | None = None,
     ) -> Work:
-        """Return what there is to be done of a request; `begun` is when that began, and its id, where it has one."""
-        started_s = begun[0] if begun is not None else time.perf_counter()
-        said = headers.of_wire(message.raw_headers)
+        """Return what there is to be done of a request; `begun` is when that began, its id, and its headers."""
+        if begun is None:
+            started_s, request_id, said = time.perf_counter(), "", headers.of_wire(message.raw_headers)
+        else:
+            started_s, request_id, said = begun
         is_usual = said.names.are_usual and message.method != "CONNECT"
         is_last = not is_usual and ends_connection(message.method, said)
         client.is_closing = self.is_closing or self.is_leaving or is_last
@@ -187,16 +189,13 @@ class DataPort:
             upstream=self.upstream,
             address=self.address,
             client=client,
-            request_id=begun[1] if begun is not None else self._id_of(said, is_usual=is_usual),
+            request_id=request_id or (None if is_usual else headers.sane_request_id(said)) or self.ids.new(),
             peer=peer,
             scheme=scheme,
             version="1.1" if message.version == HttpVersion11 else "1.0",
             share=Share(self.reserve),
         )
         return Work(exchange, client, started_s)
-
-    def _id_of(self, said: HeaderList, *, is_usual: bool) -> str:
-        return (None if is_usual else headers.sane_request_id(said)) or self.ids.new()
 
     def close(self, work: Work) -> None:
         """Take note that a request is served."""
