@@ -362,9 +362,11 @@ class _Pump:
         self._connection = connection
         self._left = memoryview(body)
         connection.resume = self
+        connection.is_sending = True
 
     def __call__(self) -> None:
         transport = self._connection.transport
         while self._left and transport is not None and not self._connection.writing_paused:
             part, self._left = self._left[:PART_BYTES], self._left[PART_BYTES:]
             transport.write(part)
+        self._connection.is_sending = bool(self._left)

@@ -117,6 +117,7 @@ class Connection(ResponseHandler):
         self.has_raw_head = False
         self.may_switch = False
         self.idle_since_s = 0.0
+        self.is_sending = False  # a request's body: what is left of it would be taken for the next request
         self.resume: Callable[[], None] | None = None  # told when what was written has gone out
         self._asker: Asker | None = None
         self._quick: QuickAsker | None = None
@@ -162,7 +163,8 @@ class Connection(ResponseHandler):
         """Ask no more of this; return whether it can be asked again."""
         self._asker = self._quick = self._body = self.resume = self.relay = None
         self.head_data = b""
-        return self.transport is not None and not self.should_close and not self.transport.is_closing()
+        is_open = self.transport is not None and not self.transport.is_closing()
+        return is_open and not self.is_sending and not self.should_close
 
     def drop(self) -> None:
         """Close the connection, and tell nobody."""
