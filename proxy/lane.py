@@ -36,10 +36,10 @@ from proxy.restoring import Restoring, begin_restoring
 from proxy.server import DataPort, Work, where
 from proxy.tracing import BranchSpan
 from proxy.upstream import Call, ClientLeft, before_head
-from proxy.wire import Served, Taken, is_spoken
+from proxy.wire import Served, is_spoken
 
-# Above this a body is read in parts, by a task.
-MAX_BODY_BYTES = 256 * 1024
+# Above this a body is read by a task, which streams it on where no rule looks into it.
+MAX_BODY_BYTES = 4 * 1024 * 1024
 _LOWEST_REFUSAL = int(HTTPStatus.BAD_REQUEST)
 
 log = structlog.get_logger("mendproxy")
@@ -99,9 +99,9 @@ class InLane:
     )
 
     def __init__(
-        self, lane: Lane, connection: Served, message: RawRequestMessage, body: StreamReader | None, work: Work
+        self, lane: Lane, connection: Served, message: RawRequestMessage, body: StreamReader, work: Work
     ) -> None:
-        """Serve a request; `work` holds it, and a DirectClient. Without a body it is still to be parsed."""
+        """Serve a request; `work` holds it, and a DirectClient."""
         self._lane = lane
         self._connection = connection
         self._message = message
@@ -123,18 +123,6 @@ class InLane:
         """Send on a request whose plan is known, or hand it over."""
         self._begin(self._send)
 
-    def widen(self) -> Taken:
-        """Have the request parsed, and return this."""
-        self._parsed()
-        return self
-
-    def _parsed(self) -> tuple[RawRequestMessage, StreamReader]:
-        """Return the request as the parser reads it, the bytes of its body taken."""
-        if self._body is None:
-            self._message, self._body = self._connection.parse()
-            self._body.read_nowait()
-        return self._message, self._body
-
     def _begin(self, how: Callable[[], bool]) -> None:
         try:
             if not how():
@@ -153,7 +141,7 @@ class InLane:
         port, exchange, body = self._lane.port, self._work.exchange, self._body
         port.admit(self._message, exchange)
         said = exchange.request
-        if body is None or is_joined(exchange) or content_coding(said.headers) != "identity":
+        if is_joined(exchange) or content_coding(said.headers) != "identity":
             return False
         if body.total_bytes > exchange.policy.limits.body_bytes:
             raise too_large(exchange.policy.limits.body_bytes)
@@ -351,8 +339,7 @@ class InLane:
         self._work.error = error
         if begun is not None:
             self._work.begun = begun
-        message, body = self._parsed()
-        self._connection.hand_over(message, body, self._work, self._abandon)
+        self._connection.hand_over(self._message, self._body, self._work, self._abandon)
 
     def _abandon(self) -> None:
         """Take note that the client left before a task could go on."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from aiohttp import HttpVersion11
+from aiohttp import EMPTY_PAYLOAD, HttpVersion11
 from aiohttp.http import RawRequestMessage, RawResponseMessage
 
 from proxy import engine
@@ -33,9 +33,9 @@ from proxy.heads import (
     head_of,
     is_usual,
 )
-from proxy.lane import InLane, Lane
+from proxy.lane import MAX_BODY_BYTES, InLane, Lane
 from proxy.models import is_joined
-from proxy.pool import Answering, encode_call, origin_of
+from proxy.pool import Answering, encode_call, origin_of, send_large
 from proxy.server import LEFT, DataPort
 from proxy.upstream import PART_BYTES, Call
 from proxy.wire import READ_BYTES, Connection, Served, Taken
@@ -75,8 +75,8 @@ class QuickLane:
             connection.head_key = key if self.heads.comes_again(key) else b""
         else:
             connection.head_key = key
-        if missing > 0 and size + missing <= READ_BYTES and connection.head_key and b"xpect" not in key:
-            connection.hold()
+        if missing > 0 and connection.head_key and size + missing <= MAX_BODY_BYTES and b"xpect" not in key:
+            connection.hold(data, missing, port.reserve)
         if known is None or missing or size > self._policy.limits.body_bytes or not port.reserve.has(size):
             return None
         started_s, said = time.perf_counter(), known.said(length)
@@ -208,7 +208,7 @@ class Shortcut:
         base = port.address(backend)
         around = self._known.goes.get((client.peer, client.scheme, backend.name, base, bool(bodies)))
         body = bodies[0] if bodies else request.body
-        if around is None or body is None or len(body) > PART_BYTES:
+        if around is None or body is None:
             return False
         self._origin = origin = origin_of(base)
         connection = lane.upstream.pool.take(origin)
@@ -222,7 +222,12 @@ class Shortcut:
         self._deadlines.add(self, self._sent_at_s)
         length, request_id = b"%d" % len(body), self._request_id.encode()
         one, other = (request_id, length) if bodies else (length, request_id)
-        connection.ask_quickly(self, b"%b%b%b%b%b%b" % (around.first, one, around.second, other, around.third, body))
+        head = b"%b%b%b%b%b" % (around.first, one, around.second, other, around.third)
+        if len(body) <= PART_BYTES:
+            connection.ask_quickly(self, head + body)
+        else:
+            connection.ask_quickly(self, head)
+            send_large(connection, body)
         if plan.asks_for_stream:
             # Its answer will have to be looked at, so what that takes is done while the backend is at work.
             asyncio.get_running_loop().call_soon(self._widen_early)
@@ -315,7 +320,7 @@ class Shortcut:
         return one
 
     def _in_lane(self) -> InLane:
-        """Return the request as the lane has it; it is parsed yet where a task has to go on with it."""
+        """Return the request as the lane has it. Its body was taken, so there is nothing to be read of it."""
         port, client, request, message = self._lane.port, self._client, self._request, self._known.message
         told = DirectClient(client, message, port.metrics.streams_open)
         begun = self._started_s, self._request_id, self._said
@@ -325,6 +330,6 @@ class Shortcut:
         if self._connection is not None:
             port.reserve.held_bytes -= size
         exchange.share.take(size)
-        one = InLane(self._lane.lane, client, message, None, work)
+        one = InLane(self._lane.lane, client, message, EMPTY_PAYLOAD, work)
         client.retake(one)
         return one

@@ -50,9 +50,9 @@ MAX_LINE_BYTES = 128 * 1024
 _ROUNDS = 8
 # What is held of an answer's body while nobody takes it, before its backend has to wait.
 READ_BYTES = 64 * 1024
-# How long, and how often, a body is waited for that did not come with its head, before it is read in parts.
+# How long what is missing of a body is waited for, and in how many parts, before it is read as it comes.
 HOLD_S = 0.1
-_MOST_HOLDS = 8
+_MOST_PARTS = 64
 # Plain numbers: to look a member of HTTPStatus up takes longer than all that is done with it.
 _LOWEST, _SWITCH, _LOWEST_FINAL = map(int, (HTTPStatus.CONTINUE, HTTPStatus.SWITCHING_PROTOCOLS, HTTPStatus.OK))
 
@@ -356,15 +356,56 @@ class Taken(Protocol):
     def client_left(self) -> None:
         """Stop: the client has closed its connection."""
 
-    def widen(self) -> Taken:
-        """Have the request parsed, where it was not; return who goes on with it."""
-
 
 QuickLane = Callable[["Served", bytes], Taken | None]
 """A connection, what came on it while it was idle → what answers it without parsing it, or None where it takes more."""
 
 Lane = Callable[["Served", RawRequestMessage, StreamReader], Taken | None]
 """A connection, a whole request that came on it while it was idle → what answers it, or None where a task has to."""
+
+
+class Budget(Protocol):
+    """Bytes that may be held, of all that there are."""
+
+    held_bytes: int
+
+    def has(self, size_bytes: int) -> bool:
+        """Return whether so many are left."""
+
+
+class Held:
+    """A request that has come in part; what is held of it is noted in a budget."""
+
+    __slots__ = ("_budget", "_parts", "_seen", "_size", "missing", "timer")
+
+    def __init__(self, data: bytes, missing: int, budget: Budget, timer: asyncio.TimerHandle) -> None:
+        self._parts = [data]
+        self._budget = budget
+        self._size = self._seen = len(data)
+        self.missing = missing
+        self.timer = timer
+        budget.held_bytes += len(data)
+
+    def takes(self, data: bytes) -> bool:
+        """Return whether this was taken, and more is still missing."""
+        if len(data) >= self.missing or len(self._parts) >= _MOST_PARTS or not self._budget.has(len(data)):
+            return False
+        self._parts.append(data)
+        self._size += len(data)
+        self.missing -= len(data)
+        self._budget.held_bytes += len(data)
+        return True
+
+    def has_grown(self) -> bool:
+        """Return whether more came since this was asked last."""
+        seen, self._seen = self._seen, self._size
+        return self._size > seen
+
+    def end(self) -> list[bytes]:
+        """Return what was held, and hold it no longer."""
+        self.timer.cancel()
+        self._budget.held_bytes -= self._size
+        return self._parts
 
 
 class Listener(web.Server):
@@ -389,10 +430,8 @@ class Served(RequestHandler):
         self._is_counted = False
         self._lane = lane
         self._quick = manager.quick
-        self._unparsed = b""  # of a request in the quick lane
-        self._held = b""  # of a request whose body is to follow at once
-        self._holding: asyncio.TimerHandle | None = None
-        self._holds = 0
+        self._was_parsed = True  # the request in the lane
+        self._held: Held | None = None
         self.head_key = b""  # of the head that came last, where the quick lane could know it
         self._taken: Taken | None = None
         self._parked: asyncio.Future[None] | None = None
@@ -419,8 +458,12 @@ class Served(RequestHandler):
         """Take what the client sent."""
         if self._force_close or self._close:
             return
-        if self._held:
-            data = self._no_longer_held() + data
+        if self._held is not None:
+            self._hold_on(self._held, data)
+            return
+        self._take_what_came(data)
+
+    def _take_what_came(self, data: bytes) -> None:
         if self._payload_parser is not None or self._upgraded:
             super().data_received(data)
         elif not self._early and (self._lane is None or not self._will_be_idle(data)):
@@ -430,19 +473,11 @@ class Served(RequestHandler):
 
     def _take_data(self, data: bytes) -> None:
         is_idle = self._lane is not None and self._is_idle()
-        if is_idle and self._quick is not None and (self._take_quickly(self._quick, data) or self._held):
+        if is_idle and self._quick is not None and (self._take_quickly(self._quick, data) or self._held is not None):
             return
-        self._holds = 0
-        if self._unparsed and self._taken is not None:
-            # What comes now is to be parsed after it.
-            self._taken.widen()
         messages, upgraded, tail = self._parsed(data)
         if is_idle and len(messages) == 1 and not upgraded and self._take(*messages[0]):
             return
-        self._queue(messages, upgraded=upgraded, tail=tail)
-
-    def _queue_parsed(self, data: bytes) -> None:
-        messages, upgraded, tail = self._parsed(data)
         self._queue(messages, upgraded=upgraded, tail=tail)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
@@ -503,45 +538,46 @@ class Served(RequestHandler):
 
     def _take_quickly(self, quick: QuickLane, data: bytes) -> bool:
         self._parked, self._waiter = self._waiter, None
-        self.is_answered = False
-        self._unparsed = data
+        self.is_answered = self._was_parsed = False
         taken = quick(self, data)
         if taken is None:
-            self._unparsed = b""
+            self._was_parsed = True
             self._unpark()
             return False
-        self._holds = 0
         if self._parked is not None:
             self._taken = taken
         return True
 
-    def hold(self) -> None:
-        """Wait a moment for the rest of what the quick lane was given: most clients send a body after its head.
+    def hold(self, data: bytes, missing: int, reserve: Budget) -> None:
+        """Wait a moment for the rest of a request: most clients send a body after its head, or a large one in parts.
 
-        Not for long, and not for small pieces: then the parser reads it as it comes.
+        Not for long, and not for many small parts: then the parser reads it as it comes.
         """
-        self._holds += 1
-        if self._holds <= _MOST_HOLDS:
-            self._held = self._unparsed
-            self._holding = self._loop.call_later(HOLD_S, self._hold_no_longer)
+        self._held = Held(data, missing, reserve, self._loop.call_later(HOLD_S, self._look_at_held))
 
-    def _no_longer_held(self) -> bytes:
-        held, self._held = self._held, b""
-        if self._holding is not None:
-            self._holding.cancel()
-            self._holding = None
-        return held
+    def _hold_on(self, held: Held, data: bytes) -> None:
+        if held.takes(data):
+            return
+        self._held = None
+        parts = held.end()
+        if held.missing == len(data):
+            self._take_what_came(b"".join((*parts, data)))
+        else:
+            self._parse_in_parts([*parts, data])
 
-    def _hold_no_longer(self) -> None:
-        held = self._no_longer_held()
-        if held and self.transport is not None:
-            self._queue_parsed(held)
+    def _look_at_held(self) -> None:
+        held, self._held = self._held, None
+        if held is None:
+            return
+        if held.has_grown():
+            self._held, held.timer = held, self._loop.call_later(HOLD_S, self._look_at_held)
+        elif self.transport is not None:
+            self._parse_in_parts(held.end())
 
-    def parse(self) -> tuple[RawRequestMessage, StreamReader]:
-        """Return the request in the quick lane as the parser reads it; it is in the lane from now on."""
-        data, self._unparsed = self._unparsed, b""
-        messages, _, _ = self._parsed(data)
-        return messages[0]
+    def _parse_in_parts(self, parts: Sequence[bytes]) -> None:
+        for part in parts:
+            messages, upgraded, tail = self._parsed(part)
+            self._queue(messages, upgraded=upgraded, tail=tail)
 
     def retake(self, taken: Taken) -> None:
         """Let another go on with the request in the lane."""
@@ -591,10 +627,9 @@ class Served(RequestHandler):
         self._request_count += 1
         if self._manager is not None:
             self._manager.requests_count += 1
-        if self._unparsed:
-            self._unparsed = b""
-        elif self._parser is not None:
+        if self._was_parsed and self._parser is not None:
             self._parser.message_consumed()
+        self._was_parsed = True
         if is_closing or self._close or self._force_close or self.transport is None:
             self.force_close()
         elif self._messages:
@@ -633,9 +668,9 @@ class Served(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Take note that the client has left."""
-        self._no_longer_held()
-        if self._unparsed and self._taken is not None:
-            self._taken.widen()
+        if self._held is not None:
+            self._held.end()
+            self._held = None
         taken, parked, handed_over = self._taken, self._parked, self._handed_over
         self._taken = self._handed_over = None
         if self._is_counted:

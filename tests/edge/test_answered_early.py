@@ -12,7 +12,9 @@ rules:
 LARGE = b'{"model": "m", "messages": [{"role": "user", "content": "' + b"x" * 16_000_000 + b'"}]%b}'
 ASKED = [
     pytest.param(b"/v1/chat/completions", b"Content-Length: %d", LARGE % b"", id="a body that is read"),
-    pytest.param(b"/v1/chat/completions", b"Content-Length: %d", LARGE % b', "sharp": true', id="a body that is edited"),
+    pytest.param(
+        b"/v1/chat/completions", b"Content-Length: %d", LARGE % b', "sharp": true', id="a body that is edited"
+    ),
     pytest.param(b"/v1/files", b"Content-Length: %d", LARGE % b"", id="a body that is streamed"),
 ]
 ANSWER = b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno"
