@@ -33,7 +33,7 @@ from proxy.passage import is_looked_at
 from proxy.pool import Answering, is_stale
 from proxy.relay import Begun
 from proxy.restoring import Restoring, begin_restoring
-from proxy.server import DataPort, Work, where
+from proxy.server import DataPort, Learner, Work, where
 from proxy.tracing import BranchSpan
 from proxy.upstream import Call, ClientLeft, before_head
 from proxy.wire import Served, is_spoken
@@ -45,11 +45,8 @@ _LOWEST_REFUSAL = int(HTTPStatus.BAD_REQUEST)
 log = structlog.get_logger("mendproxy")
 
 
-class Learner(Protocol):
-    """Remembers what becomes of heads; see heads.py."""
-
-    def request_came(self, connection: Served, message: RawRequestMessage, exchange: Exchange) -> None:
-        """Look at a request that may be served, and was read."""
+class LaneLearner(Learner, Protocol):
+    """Remembers what becomes of heads."""
 
     def request_goes(self, connection: Served, exchange: Exchange, plan: Plan, call: Call) -> None:
         """Look at what is sent to the backend."""
@@ -61,7 +58,7 @@ class Learner(Protocol):
 class Lane:
     """Takes requests for a data port."""
 
-    def __init__(self, port: DataPort, upstream: DirectUpstream, learner: Learner) -> None:
+    def __init__(self, port: DataPort, upstream: DirectUpstream, learner: LaneLearner) -> None:
         """Take them for `port`, which asks through `upstream`; `learner` sees what comes and goes."""
         self.port = port
         self.upstream = upstream

@@ -52,6 +52,7 @@ class QuickLane:
         self.port = port
         self.upstream = upstream
         self.lane = Lane(port, upstream, self)
+        port.learner = self
         self.heads = Heads()
         self._policy = port.policy
         self._deadlines: dict[float, Deadlines] = {}
@@ -98,7 +99,12 @@ class QuickLane:
     def request_came(self, connection: Served, message: RawRequestMessage, exchange: Exchange) -> None:
         """Know a request's head, which came before."""
         key, said = connection.head_key, exchange.request.headers
-        if not key or key in self.heads.requests or exchange.policy is not self._policy:
+        if (
+            not key
+            or exchange.request.body is None
+            or key in self.heads.requests
+            or exchange.policy is not self._policy
+        ):
             return
         if (
             isinstance(said, HeaderList)

@@ -10,6 +10,7 @@ import hmac
 import os
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -60,6 +61,13 @@ class Work(msgspec.Struct):
     begun: Begun = NOT_BEGUN
 
 
+class Learner(Protocol):
+    """Remembers requests' heads; see quick.py."""
+
+    def request_came(self, connection: Served, message: RawRequestMessage, exchange: Exchange) -> None:
+        """Look at a request that may be served, and was read."""
+
+
 class DataPort:
     """Serves clients. The policy is one value, replaced whole by `use`; a request keeps the one that it began with."""
 
@@ -81,6 +89,7 @@ class DataPort:
         self._is_inspected = engine.inspected_paths(policy)
         self.upstream = upstream
         self.tracer: Tracer | None = None
+        self.learner: Learner | None = None
         self.address = address
         self.reserve = Reserve(policy.limits.total_bytes)
         # Bound once: finding out how to log costs as much as the line.
@@ -263,6 +272,8 @@ class DataPort:
             return None
         await answer_expect(request)
         await self._read(request, exchange, limit)
+        if self.learner is not None and isinstance(request.protocol, Served):
+            self.learner.request_came(request.protocol, message_of(request), exchange)
         return engine.plan(exchange.request, exchange.policy, learned=self.lessons.rules)
 
     def admit(self, message: RawRequestMessage, exchange: Exchange) -> None:
