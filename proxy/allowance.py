@@ -52,6 +52,11 @@ class Share:
         reserve.held_bytes += size_bytes
         self._held_bytes += size_bytes
 
+    def drop(self, size_bytes: int) -> None:
+        """Note that bytes that were taken are held no longer."""
+        self._reserve.held_bytes -= size_bytes
+        self._held_bytes -= size_bytes
+
     def give_back(self) -> None:
         """Note that nothing is held any more."""
         self._reserve.held_bytes -= self._held_bytes

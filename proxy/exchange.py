@@ -113,6 +113,17 @@ class Exchange(msgspec.Struct):
         # A key that opens the proxy is none of the backend's business.
         return headers.without(passed, "authorization") if self.policy.auth_keys else passed
 
+    def drop_body(self) -> None:
+        """Let go of the request's body, for which nobody asks any more: the answer may last for minutes."""
+        request, plan = self.request, self.record.plan
+        if isinstance(self.body, bytes):
+            self.share.drop(len(self.body))
+            if request.body is not None and request.body is not self.body:
+                self.share.drop(len(request.body))
+            self.body = None
+            self.request = Request(request.method, request.path, request.query, request.headers, None)
+            self.record.plan = plan.without_body() if plan is not None else None
+
     def told(self, plan: Plan | None) -> list[tuple[str, str]]:
         """Return the headers by which every answer tells its id and what was repaired."""
         told = [("x-request-id", self.request_id)]

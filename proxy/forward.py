@@ -128,7 +128,12 @@ class Forward:
     def _put(self, data: bytes) -> None:
         if data:
             self._begin()
-            self._exchange.record.has_content = True
+            record = self._exchange.record
+            if not record.has_content:
+                record.has_content = True
+                if self._passage.is_stream:
+                    self._exchange.drop_body()
+                    self._plan = record.plan or self._plan
             self._client.put(data)
 
     def _begin(self) -> None:

@@ -253,6 +253,7 @@ class InLane:
             return
         reply = DirectReply(answering, answering.sent_at_s)
         self._forward = forward = Forward(self._work.exchange, plan, reply, self.client, self._done)
+        self._work.plan = None  # it holds the request's body
         forward.start()
 
     def _pass_on(self, plan: Plan, answering: Answering, message: RawResponseMessage) -> None:
@@ -295,7 +296,7 @@ class InLane:
         if isinstance(error, Refused | BackendFault):
             record.rounds, record.branches = record.rounds - 1, record.branches - 1
             self._trace_failure(error)
-            self._answering = None
+            self._answering, self._work.plan = None, record.plan
             self._hand_over(begun=Begun(failure=error))
             return
         if error is not None and not isinstance(error, ClientLeft):

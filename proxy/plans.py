@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
+from msgspec import structs
 
+from proxy.body import Body
 from proxy.errors import ProxyError
 from proxy.headers import Headers
 from proxy.matching import Facts
@@ -17,6 +19,9 @@ from proxy.spread import Spread
 
 Kind = Literal["chat", "text"]
 Usage = Literal["once", "sum"]
+
+
+_NOTHING = Body.of({})
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -95,6 +100,11 @@ class Plan(msgspec.Struct, frozen=True):
         if self.refusal is not None:
             return False
         return not self.bodies or (not self.draft.body.is_edited and self.bodies == (self.draft.body.source,))
+
+    def without_body(self) -> Plan:
+        """Return the plan of a request whose body nobody asks for any more."""
+        facts, draft = structs.replace(self.facts, body=None), Draft(_NOTHING, self.draft.path)
+        return structs.replace(self, facts=facts, draft=draft, bodies=())
 
     @property
     def asks_for_stream(self) -> bool:
