@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import re
+import socket
 
 import pytest
 from msgspec.structs import replace
@@ -114,6 +115,7 @@ HANDED_OVER = [
     pytest.param(ask(), [said(CHUNK)], id="events, labelled as JSON"),
     pytest.param(ask(), [said(b"", length=len(CHUNK)), CHUNK[:60], CHUNK[60:]], id="events in pieces"),
     pytest.param(ask(), [said(gzip.compress(answer(), mtime=0), "Content-Encoding: gzip")], id="a compressed answer"),
+    pytest.param(ask(), [said(answer(), "Content-Encoding: br")], id="an answer that says it is compressed"),
     pytest.param(ask(), [said(answer("long " * 20_000))], id="a long answer"),
     pytest.param(ask(), [said(answer("long " * 50_000))], id="an answer that is too long"),
     pytest.param(ask(model="old", stream=False), [said(answer(choices=[]))], id="JSON without a choice"),
@@ -405,6 +407,20 @@ async def test_the_backend_is_let_go_when_the_client_leaves(stage, monkeypatch, 
         told.append(await seen.end())
     assert told[1] == told[0]
     assert seen.tasks == 0
+
+
+async def test_the_backend_is_let_go_when_the_client_leaves_before_a_task_goes_on(stage, monkeypatch):
+    seen = Seen(stage, monkeypatch)
+    client = await seen.begin("direct")
+    client.send(ask())
+    call = await stage.backend.call()
+    await call.body()
+    # Both come in one turn of the event loop: the client's end, and what a task would go on with.
+    client.transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+    call.send(said(b"", length=9), b"<")
+    await call.gone()
+    await stage.data_port.serves(0)
+    assert (seen.tasks, stage.data_port.upstream.busy) == (0, 0)
 
 
 async def test_a_slow_client_is_waited_for(stage, monkeypatch):
