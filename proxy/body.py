@@ -121,8 +121,7 @@ class Body(Mapping[str, Any]):
         name, rest = place[0], place[1:]
         if not isinstance(name, str):
             raise LookupError("a body is an object, not a list")
-        new = fields.put(self.get(name, {}), rest, value) if rest else value
-        return self._with(self._fields | {name: new})
+        return self.put_all({name: fields.put(self.get(name, {}), rest, value) if rest else value})
 
     def cut(self, place: Place) -> Body:
         """Return the body without the value at `place`, which must be there."""

@@ -21,8 +21,9 @@ from proxy.turns import MESSAGES, Turn, read_turns
 _NAME: Final = b'"messages"'
 _LONGEST_NAME: Final = len(_NAME) + len(": [")
 _LONGEST_FRAME: Final = 512
-_MOST_FRAMES: Final = 1024
-_MOST_CUTS: Final = 16
+_MOST_FRAMES: Final = 512
+_MOST_EDITED: Final = 8
+_FLAGS: Final = frozenset({bool, type(None)})
 _LONG_BYTES: Final = 4096  # to parse a body as long as this takes longer than to look at a new frame
 
 
@@ -33,23 +34,27 @@ Around = tuple[bytes, bytes]
 class Frame:
     """All of a body but its messages, in whose place there is a 0. Compared by identity: each is made once."""
 
-    __slots__ = ("_cuts", "_ends", "fields", "model")
+    __slots__ = ("_edited", "_ends", "fields", "model", "told")
 
     def __init__(self, fields: dict[str, Any], model: str | None) -> None:
         self.fields = fields
         self.model = model
-        self._cuts: dict[frozenset[str], Frame] = {}
+        self.told: dict[object, int] = {}  # who asked before → what was told it
+        self._edited: dict[object, Frame] = {}
         self._ends: tuple[bytes, bytes] | None = None
 
-    def without(self, names: frozenset[str]) -> Frame:
-        """Return the frame without some of its fields."""
-        cut = self._cuts.get(names)
-        if cut is None:
-            cut = Frame({name: value for name, value in self.fields.items() if name not in names}, self.model)
-            if len(self._cuts) >= _MOST_CUTS:
-                self._cuts.clear()
-            self._cuts[names] = cut
-        return cut
+    def edited(self, values: Mapping[str, Any], without: Collection[str]) -> Frame | None:
+        """Return the frame with these fields, and without those; None where it would not come again."""
+        if not _FLAGS.issuperset(map(type, values.values())):
+            return None
+        key = (*values.items(), *without)
+        frame = self._edited.get(key)
+        if frame is None:
+            if len(self._edited) >= _MOST_EDITED:
+                self._edited.clear()
+            kept = {name: value for name, value in self.fields.items() if name not in without}
+            frame = self._edited[key] = Frame(kept | dict(values), self.model)
+        return frame
 
     def around(self, messages: memoryview) -> bytes:
         """Return the text of an edited body with these messages."""
@@ -90,14 +95,13 @@ class Framed(Body):
         self._messages = messages
 
     def put_all(self, values: Mapping[str, Any], without: Collection[str] = ()) -> Body:
-        """Return the edited body, which is still framed where fields were only taken out of its frame."""
-        if values or MESSAGES in without:
+        """Return the edited body, which is still framed where fields were only taken out of its frame, or are flags."""
+        frame = None if MESSAGES in values or MESSAGES in without else self.frame.edited(values, without)
+        if frame is None:
             return super().put_all(values, without)
-        raw = self._fields[MESSAGES]
-        frame = self.frame.without(frozenset(without))
-        cut = Framed(self.source, frame, self._messages, self.turns, raw, is_edited=True)
-        cut.share(self)
-        return cut
+        new = Framed(self.source, frame, self._messages, self.turns, self._fields[MESSAGES], is_edited=True)
+        new.share(self)
+        return new
 
     def encode(self) -> bytes:
         """Return the JSON text, as any body's."""

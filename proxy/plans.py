@@ -38,9 +38,8 @@ class Applied(msgspec.Struct, frozen=True):
     warning: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """How the branches' answers become the one that the client asked for."""
+class Restore(msgspec.Struct, frozen=True):
+    """How the branches' answers become the one that the client asked for. A struct, as Plan is."""
 
     kind: Kind | None
     stream: bool
