@@ -96,6 +96,11 @@ class Body(Mapping[str, Any]):
             return kind_of(value)
         return _KINDS.get(memoryview(value)[0], "number")  # the parser let no blank and no half of a literal through
 
+    def is_true(self, name: str) -> bool:
+        """Return whether the field is there and true, told without decoding it."""
+        value = self._fields.get(name)
+        return value is True or (type(value) is msgspec.Raw and memoryview(value) == b"true")
+
     def __contains__(self, name: object) -> bool:
         return name in self._fields
 

@@ -98,8 +98,7 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def asks_for_stream(self) -> bool:
         """Whether the body that goes upstream asks for a stream; one whose field can't be read does not."""
-        body = self.draft.body
-        return "stream" in body and body.kind("stream") == "boolean" and body["stream"] is True
+        return self.draft.body.is_true("stream")
 
     @property
     def kind(self) -> Kind | None:
