@@ -99,7 +99,7 @@ class Body(Mapping[str, Any]):
     def is_true(self, name: str) -> bool:
         """Return whether the field is there and true, told without decoding it."""
         value = self._fields.get(name)
-        return value is True or (type(value) is msgspec.Raw and memoryview(value) == b"true")
+        return value is True or (type(value) is msgspec.Raw and bytes(value) == b"true")
 
     def __contains__(self, name: object) -> bool:
         return name in self._fields

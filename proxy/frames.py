@@ -26,20 +26,22 @@ _MOST_EDITED: Final = 8
 _FLAGS: Final = frozenset({bool, type(None)})
 _LONG_BYTES: Final = 4096  # to parse a body as long as this takes longer than to look at a new frame
 
-
 Around = tuple[bytes, bytes]
 """What stands before a body's messages, and after them."""
 
 
 class Frame:
-    """All of a body but its messages, in whose place there is a 0. Compared by identity: each is made once."""
+    """All of a body but its messages, in whose place there is a 0. `model` is that of the body as it came.
+
+    `told` is for those who ask a frame the same again and again, by what they are.
+    """
 
     __slots__ = ("_edited", "_ends", "fields", "model", "told")
 
     def __init__(self, fields: dict[str, Any], model: str | None) -> None:
         self.fields = fields
         self.model = model
-        self.told: dict[object, int] = {}  # who asked before → what was told it
+        self.told: dict[object, int] = {}
         self._edited: dict[object, Frame] = {}
         self._ends: tuple[bytes, bytes] | None = None
 
@@ -150,13 +152,15 @@ class Frames:
 
 
 def _made(before: bytes, after: bytes) -> Frame | None:
-    """Return the frame, or None where the messages of the body are not what stands between."""
+    """Return the frame, or None where the messages of the body are not what stands between, or a name is there twice.
+
+    They are where they become what is put there, 0 and then 1, and nothing more: else a list of that name further down,
+    in a text, or one of two, could be taken for them.
+    """
     body, other = Body.parse(b"%b0%b" % (before, after)), Body.parse(b"%b1%b" % (before, after))
-    if body is None or other is None or body.repeated_name() is not None:
+    if body is None or other is None or (body.raw(MESSAGES), other.raw(MESSAGES)) != (b"0", b"1"):
         return None
-    if body.raw(MESSAGES) != b"0" or other.raw(MESSAGES) != b"1":
-        return None
-    return Frame(dict(body.raw_items()), model_of(body))
+    return Frame(dict(body.raw_items()), model_of(body)) if body.repeated_name() is None else None
 
 
 def model_of(body: Body) -> str | None:
