@@ -96,6 +96,11 @@ class Body(Mapping[str, Any]):
             return kind_of(value)
         return _KINDS.get(memoryview(value)[0], "number")  # the parser let no blank and no half of a literal through
 
+    def is_true(self, name: str) -> bool:
+        """Return whether the field is there and true, told without decoding it."""
+        value = self._fields.get(name)
+        return value is True or (type(value) is msgspec.Raw and bytes(value) == b"true")
+
     def __contains__(self, name: object) -> bool:
         return name in self._fields
 
@@ -121,8 +126,7 @@ class Body(Mapping[str, Any]):
         name, rest = place[0], place[1:]
         if not isinstance(name, str):
             raise LookupError("a body is an object, not a list")
-        new = fields.put(self.get(name, {}), rest, value) if rest else value
-        return self._with(self._fields | {name: new})
+        return self.put_all({name: fields.put(self.get(name, {}), rest, value) if rest else value})
 
     def cut(self, place: Place) -> Body:
         """Return the body without the value at `place`, which must be there."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -369,14 +368,14 @@ def top_up(old: Plan, have: int) -> Plan | None:
         return None
     # The choices that are there stay, so even a greedy answer is asked for again rather than copied.
     try:
-        more = [body.encode() for body in branch_bodies(run.draft.body, replace(fan, copies=1))[have:]]
+        more = [body.encode() for body in branch_bodies(run.draft.body, structs.replace(fan, copies=1))[have:]]
     except UnreadableBody:
         return None
     spreads = (*old.restore.spreads, *(Spread(fan.n, offset) for offset in range(have, fan.n)))
     return structs.replace(
         old,
         bodies=(*old.bodies[:1], *more),
-        restore=replace(old.restore, spreads=spreads, concurrency=fan.concurrency, asked=0),
+        restore=structs.replace(old.restore, spreads=spreads, concurrency=fan.concurrency, asked=0),
         applied=tuple(run.applied),
         tried=old.tried | fired,
         reactions=(*old.reactions, *reactions),

@@ -21,35 +21,42 @@ from proxy.turns import MESSAGES, Turn, read_turns
 _NAME: Final = b'"messages"'
 _LONGEST_NAME: Final = len(_NAME) + len(": [")
 _LONGEST_FRAME: Final = 512
-_MOST_FRAMES: Final = 1024
-_MOST_CUTS: Final = 16
+_MOST_FRAMES: Final = 512
+_MOST_EDITED: Final = 8
+_FLAGS: Final = frozenset({bool, type(None)})
 _LONG_BYTES: Final = 4096  # to parse a body as long as this takes longer than to look at a new frame
-
 
 Around = tuple[bytes, bytes]
 """What stands before a body's messages, and after them."""
 
 
 class Frame:
-    """All of a body but its messages, in whose place there is a 0. Compared by identity: each is made once."""
+    """All of a body but its messages, in whose place there is a 0. `model` is that of the body as it came.
 
-    __slots__ = ("_cuts", "_ends", "fields", "model")
+    `told` is for those who ask a frame the same again and again, by what they are.
+    """
+
+    __slots__ = ("_edited", "_ends", "fields", "model", "told")
 
     def __init__(self, fields: dict[str, Any], model: str | None) -> None:
         self.fields = fields
         self.model = model
-        self._cuts: dict[frozenset[str], Frame] = {}
+        self.told: dict[object, int] = {}
+        self._edited: dict[object, Frame] = {}
         self._ends: tuple[bytes, bytes] | None = None
 
-    def without(self, names: frozenset[str]) -> Frame:
-        """Return the frame without some of its fields."""
-        cut = self._cuts.get(names)
-        if cut is None:
-            cut = Frame({name: value for name, value in self.fields.items() if name not in names}, self.model)
-            if len(self._cuts) >= _MOST_CUTS:
-                self._cuts.clear()
-            self._cuts[names] = cut
-        return cut
+    def edited(self, values: Mapping[str, Any], without: Collection[str]) -> Frame | None:
+        """Return the frame with these fields, and without those; None where it would not come again."""
+        if not _FLAGS.issuperset(map(type, values.values())):
+            return None
+        key = (*values.items(), *without)
+        frame = self._edited.get(key)
+        if frame is None:
+            if len(self._edited) >= _MOST_EDITED:
+                self._edited.clear()
+            kept = {name: value for name, value in self.fields.items() if name not in without}
+            frame = self._edited[key] = Frame(kept | dict(values), self.model)
+        return frame
 
     def around(self, messages: memoryview) -> bytes:
         """Return the text of an edited body with these messages."""
@@ -90,14 +97,13 @@ class Framed(Body):
         self._messages = messages
 
     def put_all(self, values: Mapping[str, Any], without: Collection[str] = ()) -> Body:
-        """Return the edited body, which is still framed where fields were only taken out of its frame."""
-        if values or MESSAGES in without:
+        """Return the edited body, which is still framed where fields were only taken out of its frame, or are flags."""
+        frame = None if MESSAGES in values or MESSAGES in without else self.frame.edited(values, without)
+        if frame is None:
             return super().put_all(values, without)
-        raw = self._fields[MESSAGES]
-        frame = self.frame.without(frozenset(without))
-        cut = Framed(self.source, frame, self._messages, self.turns, raw, is_edited=True)
-        cut.share(self)
-        return cut
+        new = Framed(self.source, frame, self._messages, self.turns, self._fields[MESSAGES], is_edited=True)
+        new.share(self)
+        return new
 
     def encode(self) -> bytes:
         """Return the JSON text, as any body's."""
@@ -146,13 +152,15 @@ class Frames:
 
 
 def _made(before: bytes, after: bytes) -> Frame | None:
-    """Return the frame, or None where the messages of the body are not what stands between."""
+    """Return the frame, or None where the messages of the body are not what stands between, or a name is there twice.
+
+    They are where they become what is put there, 0 and then 1, and nothing more: else a list of that name further down,
+    in a text, or one of two, could be taken for them.
+    """
     body, other = Body.parse(b"%b0%b" % (before, after)), Body.parse(b"%b1%b" % (before, after))
-    if body is None or other is None or body.repeated_name() is not None:
+    if body is None or other is None or (body.raw(MESSAGES), other.raw(MESSAGES)) != (b"0", b"1"):
         return None
-    if body.raw(MESSAGES) != b"0" or other.raw(MESSAGES) != b"1":
-        return None
-    return Frame(dict(body.raw_items()), model_of(body))
+    return Frame(dict(body.raw_items()), model_of(body)) if body.repeated_name() is None else None
 
 
 def model_of(body: Body) -> str | None:

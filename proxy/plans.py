@@ -43,9 +43,8 @@ class Applied(msgspec.Struct, frozen=True):
     warning: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """How the branches' answers become the one that the client asked for."""
+class Restore(msgspec.Struct, frozen=True):
+    """How the branches' answers become the one that the client asked for. A struct, as Plan is."""
 
     kind: Kind | None
     stream: bool
@@ -109,8 +108,7 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def asks_for_stream(self) -> bool:
         """Whether the body that goes upstream asks for a stream; one whose field can't be read does not."""
-        body = self.draft.body
-        return "stream" in body and body.kind("stream") == "boolean" and body["stream"] is True
+        return self.draft.body.is_true("stream")
 
     @property
     def kind(self) -> Kind | None:

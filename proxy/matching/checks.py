@@ -138,13 +138,6 @@ def body_check(name: str, raw: object) -> Check:
         raise BadTest.at(str(error), KEY) from error
     test, read = compile_test(raw), _reader(path)
 
-    def holds(facts: Facts) -> bool:
-        body = facts.body
-        if body is None:
-            return False
-        values = read(body)
-        return test(values[0], body) if len(values) == 1 else any(test(value, body) for value in values)
-
     def met(facts: Facts) -> Any:
         values = read(facts.body) if facts.body is not None else [ABSENT]
         return values if path.is_plural and values != [ABSENT] else values[0]
@@ -153,13 +146,36 @@ def body_check(name: str, raw: object) -> Check:
     clue = clue_of(path, raw, lambda value: _any_holds(test, read({path.top: value})), takes_absent=takes_absent)
     return Check(
         label=f"body.{name}: {flow(raw)}",
-        holds=holds,
+        holds=_holds_at(path.top, test) if path.top and len(path.steps) == 1 else _holds_among(read, test),
         met=met,
         needs=frozenset([clue.field] if clue and not takes_absent else []),
         groups=((clue,),) if clue else (),
         reads=tops(references(raw)) | {path.top},
         is_told=clue is not None and clue.is_whole and not refers(raw),
     )
+
+
+def _holds_at(name: str, test: Test) -> Callable[[Facts], bool]:
+    """Return whether a test of a top-level field holds, which most tests are of."""
+
+    def holds(facts: Facts) -> bool:
+        body = facts.body
+        return body is not None and test(body.get(name, ABSENT), body)
+
+    return holds
+
+
+def _holds_among(read: Callable[[Mapping[Any, Any]], list[Any]], test: Test) -> Callable[[Facts], bool]:
+    """Return whether a test holds for any of the values that are read."""
+
+    def holds(facts: Facts) -> bool:
+        body = facts.body
+        if body is None:
+            return False
+        values = read(body)
+        return test(values[0], body) if len(values) == 1 else any(test(value, body) for value in values)
+
+    return holds
 
 
 def _any_holds(test: Test, values: list[Any]) -> bool:

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Final
 
 from proxy.body import Body, UnreadableBody
-from proxy.frames import Frame, Framed
+from proxy.frames import Framed
 from proxy.matching import Check, Facts
 from proxy.policy.evidence import Evidence, evidence_of
 from proxy.policy.looks import Look
@@ -62,7 +62,6 @@ class RuleIndex:
         self._answers = Memory()
         self._looks: dict[str, Look] = {}
         self._statics = _statics(rules)
-        self._by_frame: dict[Frame, int] = self._memory.new()
         self._selections: dict[tuple[str, str, str | None], Selection] = self._memory.new()
         self._made: dict[tuple[bool, ...], Selection] = {}
         evidence = {at: evidence_of(rules[at]) for at in self._everything}
@@ -137,7 +136,7 @@ class RuleIndex:
         """
         try:
             if type(body) is Framed and self._takes_frames:
-                around = self._by_frame.get(body.frame)
+                around = body.frame.told.get(self)
                 bits = around if around is not None else self._keep(body, seen)
                 if self._of_messages is not None:
                     key = id(body.turns)
@@ -166,7 +165,8 @@ class RuleIndex:
 
     def _keep(self, body: Framed, seen: dict[int, int]) -> int:
         """Return the bits of all fields but the messages, and remember them."""
-        return self._memory.keep(self._by_frame, body.frame, self._bits(body, seen, MESSAGES))
+        bits = body.frame.told[self] = self._bits(body, seen, MESSAGES)
+        return bits
 
     def _bits(self, body: Body, seen: dict[int, int], but: str | None = None) -> int:
         """Return the bits of all fields but one, of which only is told that it is not absent."""
