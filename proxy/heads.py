@@ -73,8 +73,9 @@ class Around(NamedTuple):
     third: bytes
 
 
-Way = tuple[str | None, str, str, str, bool]
-"""The client's address and scheme, the backend's name and address, and whether the body is not the client's."""
+Way = tuple[str | None, str, str, str, bool, bool]
+"""The client's address and scheme, the backend's name and address, whether the body is not the client's, and whether
+the answer will be made another."""
 
 
 class KnownRequest:
@@ -128,21 +129,39 @@ class KnownAnswer(NamedTuple):
         return b"%b%d%b%b%b%b" % (self.before, len(body), self.between, request_id, after, body)
 
 
+class KnownStream(NamedTuple):
+    """A backend's head of a JSON answer, and around what a client is told of the stream that is made of it."""
+
+    status: int
+    before: bytes
+    after: bytes
+    dated: bytes | None
+
+    def told(self, request_id: bytes, repairs: str | None, body: bytes, date: str) -> bytes:
+        """Return what the client is told: the head, with our id, and the events as one chunk, the last one."""
+        after = self.after if self.dated is None else b"%b%b%b" % (self.after, date.encode(), self.dated)
+        if repairs is not None:
+            after = b"\r\nMendproxy-Repairs: %b%b" % (repairs.encode(), after)
+        return b"%b%b%b%x\r\n%b\r\n0\r\n\r\n" % (self.before, request_id, after, len(body), body)
+
+
 class Heads:
     """The heads that are known."""
 
-    __slots__ = ("_seen", "answers", "requests")
+    __slots__ = ("_seen", "answers", "requests", "streams")
 
     def __init__(self) -> None:
         """Know none."""
         self.requests: dict[bytes, KnownRequest] = {}
         self.answers: dict[bytes, KnownAnswer] = {}
+        self.streams: dict[bytes, KnownStream] = {}
         self._seen: set[int] = set()
 
     def clear(self) -> None:
         """Know none any more."""
         self.requests.clear()
         self.answers.clear()
+        self.streams.clear()
         self._seen.clear()
 
     def comes_again(self, key: bytes) -> bool:
@@ -166,6 +185,12 @@ class Heads:
         if len(self.answers) >= _MOST_ANSWERS:
             self.answers.clear()
         self.answers[key] = known
+
+    def keep_stream(self, key: bytes, known: KnownStream) -> None:
+        """Know a backend's head of a JSON answer of which a stream was made."""
+        if len(self.streams) >= _MOST_ANSWERS:
+            self.streams.clear()
+        self.streams[key] = known
 
 
 def is_usual(said: HeaderList, *, may_have_id: bool = False) -> bool:
@@ -201,6 +226,17 @@ def around_answer(status: int, head: bytes, length: bytes, request_id: bytes, *,
         if dated is not None:
             return KnownAnswer(status, before, between, dated[0] + _DATE, dated[1][_DATE_BYTES:])
     return None
+
+
+def around_stream(status: int, head: bytes, request_id: bytes, *, is_dated: bool) -> KnownStream | None:
+    """Return around what the head of a stream was made; `is_dated` as of an answer."""
+    parts = cut(head, request_id) if head.count(b"\r\nTransfer-Encoding: chunked\r\n") == 1 else None
+    if parts is None:
+        return None
+    if is_dated:
+        return KnownStream(status, parts[0], parts[1], None)
+    dated = cut(parts[1], _DATE)
+    return KnownStream(status, parts[0], dated[0] + _DATE, dated[1][_DATE_BYTES:]) if dated is not None else None
 
 
 def _length_holes(length: bytes) -> list[bytes]:

@@ -36,6 +36,7 @@ from proxy.restoring import Restoring, begin_restoring
 from proxy.server import DataPort, Learner, Work, where
 from proxy.tracing import BranchSpan
 from proxy.upstream import Call, ClientLeft, before_head
+from proxy.whole import Whole
 from proxy.wire import Served, is_spoken
 
 # Above this a body is read by a task, which streams it on where no rule looks into it.
@@ -53,6 +54,9 @@ class LaneLearner(Learner, Protocol):
 
     def answer_goes(self, answering: Answering, exchange: Exchange, plan: Plan, told: bytes) -> None:
         """Look at an answer that came as a whole, and at the head that the client is told."""
+
+    def stream_goes(self, answering: Answering, exchange: Exchange, plan: Plan, told: bytes) -> None:
+        """Look at an answer of which a stream was made, and at the head that the client is told."""
 
 
 class Lane:
@@ -177,9 +181,22 @@ class InLane:
 
     def _restore(self, plan: Plan) -> bool:
         """Return whether a request is sent on whose answer is made into another."""
-        exchange, upstream = self._work.exchange, self._lane.upstream
-        self._forward = begin_restoring(exchange, plan, upstream, self.client, self._done, self._go_on)
-        return self._forward is not None
+        exchange, lane = self._work.exchange, self._lane
+        learn = lane.learner.stream_goes
+        one = begin_restoring(exchange, plan, lane.upstream, self.client, self._done, self._go_on, learn)
+        self._forward = one
+        if one is not None and len(plan.bodies) == 1:
+            lane.learner.request_goes(self._connection, exchange, plan, exchange.call(plan, 0))
+        return one is not None
+
+    def asked_to_restore(self, answering: Answering, sent_at_s: float, whole: Whole) -> None:
+        """Follow a request that was sent on a connection that had been idle, and make its answer into another."""
+        exchange, plan = self._work.exchange, self._work.plan
+        if plan is not None:
+            exchange.record.plan = plan
+            learn = self._lane.learner.stream_goes
+            self._forward = one = Restoring(exchange, plan, whole, self.client, self._done, self._go_on, learn)
+            one.asked(answering, sent_at_s)
 
     def _go_on(self, begun: Begun) -> None:
         self._forward = None
