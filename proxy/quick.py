@@ -213,7 +213,11 @@ class Shortcut:
 
     def _events(self, whole: Whole, data: bytes) -> bytes | None:
         """Return the stream that is made of an answer; None where it takes more than the quick lane has."""
-        if not self._lane.port.reserve.has(len(data)) or len(data) > self._policy.limits.response_bytes:
+        if (
+            not data.startswith(b"{")
+            or len(data) > self._policy.limits.response_bytes
+            or not self._lane.port.reserve.has(len(data))
+        ):
             return None
         events = whole.events(data)
         return events if events is not None and len(events) <= MAX_BYTES else None
