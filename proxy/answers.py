@@ -27,9 +27,12 @@ from proxy.chunks import (
 from proxy.chunks import text as text_of
 from proxy.usage import join_usage
 
-__all__ = ["Collector", "ToolSlots", "explode", "join_usage", "with_text_arguments"]
+__all__ = ["Collector", "ToolSlots", "explode", "join_usage", "rank", "whole_calls", "with_text_arguments"]
 
 _Fields = dict[str, Any]
+
+_WHOLE: Final = frozenset({"index", "message", "text", "logprobs", "finish_reason"})
+_RANKS: Final = {"content": 1, "refusal": 2, "tool_calls": 4, "function_call": 5}
 
 
 def explode(answer: Mapping[str, Any], *, include_usage: bool) -> list[dict[str, Any]]:
@@ -87,8 +90,7 @@ def _no_logprobs(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parts(index: int, choice: Mapping[str, Any], kind: Kind) -> list[dict[str, Any]]:
     """Return a choice's chunks after its introduction. The logprobs ride on the first."""
-    whole = ("index", "message", "text", "logprobs", "finish_reason")
-    rest = {key: value for key, value in choice.items() if key not in whole}
+    rest = {} if choice.keys() <= _WHOLE else {key: choice[key] for key in choice if key not in _WHOLE}
     bodies: list[dict[str, Any]]
     empty: dict[str, Any]
     if kind == "text":
@@ -103,25 +105,27 @@ def _parts(index: int, choice: Mapping[str, Any], kind: Kind) -> list[dict[str, 
     return parts
 
 
-def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    def rank(name: str) -> int:
-        if name.startswith("reasoning"):
-            return 0
-        return {"content": 1, "refusal": 2, "tool_calls": 4, "function_call": 5}.get(name, 3)
+def rank(name: str) -> int:
+    """Return which of a message's fields a stream brings before which."""
+    return 0 if name.startswith("reasoning") else _RANKS.get(name, 3)
 
-    for name in sorted(message, key=rank):
+
+def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    said = [name for name, value in message.items() if name != "role" and not is_blank(value)]
+    if len(said) > 1:
+        said.sort(key=rank)
+    for name in said:
         value = message[name]
-        if name == "role" or is_blank(value):
-            continue
         if name == "tool_calls":
-            yield {name: [{"index": index, **call} for index, call in enumerate(_calls(value))]}
+            yield {name: [{"index": index, **call} for index, call in enumerate(whole_calls(value))]}
         elif name == "function_call" and isinstance(value, dict):
             yield {name: with_text_arguments(value)}
         else:
             yield {name: value}
 
 
-def _calls(value: Any) -> Iterator[dict[str, Any]]:
+def whole_calls(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield a message's calls as chunks tell them, but for their indexes. Raises: BackendFault."""
     if not isinstance(value, list) or not all(isinstance(call, dict) for call in value):
         raise invalid("its tool_calls are no list of objects")
     for call in value:

@@ -266,7 +266,7 @@ class _Choice:
             delta = delta | {"tool_calls": list(self._calls(calls))}
         function = delta.get("function_call")
         if function and isinstance(function, dict):
-            delta = delta | {"function_call": _once(function, self._told.setdefault("function_call", set()))}
+            delta = delta | {"function_call": once(function, self._told.setdefault("function_call", set()))}
         return delta
 
     def _calls(self, calls: list[Any]) -> Iterator[dict[str, Any]]:
@@ -274,7 +274,7 @@ class _Choice:
             if not isinstance(call, dict):
                 raise BackendFault("The backend's answer has a tool call that is no object.", code=INVALID)
             slot = self._slots.find(call, position, len(calls))
-            yield _once(call, self._told.setdefault(slot, set())) | {"index": slot}
+            yield once(call, self._told.setdefault(slot, set())) | {"index": slot}
 
 
 def _says_something(body: Any) -> bool:
@@ -283,7 +283,7 @@ def _says_something(body: Any) -> bool:
     return bool(body)
 
 
-def _once(call: dict[str, Any], told: set[str]) -> dict[str, Any]:
+def once(call: dict[str, Any], told: set[str]) -> dict[str, Any]:
     """Return a call's fragment without the id, type and name that an earlier one told, or that are empty."""
     news: dict[str, Any] = {}
     for key, value in with_text_arguments(call).items():
@@ -292,7 +292,7 @@ def _once(call: dict[str, Any], told: set[str]) -> dict[str, Any]:
                 told.add(key)
                 news[key] = value
         elif key in ("function", "custom") and isinstance(value, dict):
-            news[key] = _once(value, told)
+            news[key] = once(value, told)
         elif not (key == "arguments" and value is None):
             news[key] = value
     return news

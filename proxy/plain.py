@@ -33,7 +33,7 @@ class PlainSink:
         self._status: tuple[int, str | None] = (200, None)
         self._answers: dict[int, dict[str, Any]] = {}
 
-    def start(self, group: object) -> None:
+    def start(self, group: object, waited_s: float) -> None:
         """Do nothing: the answer begins with the backend's."""
 
     def stop(self) -> None:

@@ -9,7 +9,7 @@ What fails before any content is a refusal (`empty`, `error`, `silent`), since a
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,20 @@ class Heard(msgspec.Struct, frozen=True):
     data: bytes = b""
 
 
-Pieces = list[Heard | Spliced]
+class Exploded(msgspec.Struct, frozen=True):
+    """All events that bring a whole answer, ready to be written."""
+
+    events: bytes
+
+
+Pieces = list[Heard | Spliced | Exploded]
+
+AtOnce = Callable[[dict[str, Any]], bytes | None]
+"""A whole answer → the events that bring it; None where its chunks have to be merged."""
+
+
+def _not_at_once(_answer: dict[str, Any]) -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +138,10 @@ class Reader:
         except BackendFault as fault:
             raise Refused(failure_from(fault, "error"), fault) from fault
 
-    async def pieces(self, *, include_usage: bool, splicer: Splicer | None = None) -> AsyncIterator[Pieces]:
-        """Yield the branch's chunks as they come; a JSON answer's all at once.
+    async def pieces(
+        self, *, include_usage: bool, splicer: Splicer | None = None, at_once: AtOnce = _not_at_once
+    ) -> AsyncIterator[Pieces]:
+        """Yield the branch's chunks as they come; a JSON answer's all at once, by `at_once` where that knows how.
 
         What `splicer` knows how to write is not decoded once the answer is alive.
 
@@ -139,15 +154,19 @@ class Reader:
                     yield pieces
             else:
                 answer = await self._json(first)
-                # What is whole can be judged before any of it goes to the client.
-                require_finished([choice for _, choice in indexed_choices(answer)])
-                chunks = explode(answer, include_usage=include_usage)
+                events = at_once(answer)
+                pieces = [Exploded(events)] if events is not None else self._exploded(answer, include_usage)
                 self.is_alive = self.is_whole = True
-                yield [Heard(chunk) for chunk in chunks]
+                yield pieces
         except BackendFault as fault:
             if self.is_alive:
                 raise
             raise Refused(failure_from(fault, _how(fault)), fault) from fault
+
+    def _exploded(self, answer: dict[str, Any], include_usage: bool) -> Pieces:
+        # What is whole can be judged before any of it goes to the client.
+        require_finished([choice for _, choice in indexed_choices(answer)])
+        return [Heard(chunk) for chunk in explode(answer, include_usage=include_usage)]
 
     @property
     def status(self) -> tuple[int, str | None]:

@@ -7,10 +7,8 @@ plan ─► answered
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
 
+from proxy.begun import NOT_BEGUN, Begun, answer_of
 from proxy.direct import DirectReply
 from proxy.direct_client import DirectClient
 from proxy.engine import Plan, observed, replan
@@ -21,22 +19,9 @@ from proxy.passage import Passage
 from proxy.restore import restore
 from proxy.upstream import Reply
 
+__all__ = ["MAX_RETRIES", "NOT_BEGUN", "Begun", "Relay", "carry_out", "pass_on"]
+
 MAX_RETRIES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """What has become of the first round already: its answer's head is there, or it has failed, or it was in vain.
-
-    `takes_fresh`: it has to be sent on a new connection: there was no idle one, or that had been closed.
-    """
-
-    reply: Reply | None = None
-    failure: Refused | BackendFault | None = None
-    takes_fresh: bool = False
-
-
-NOT_BEGUN = Begun()
 
 
 async def carry_out(exchange: Exchange, plan: Plan, begun: Begun = NOT_BEGUN) -> None:
@@ -47,7 +32,8 @@ async def carry_out(exchange: Exchange, plan: Plan, begun: Begun = NOT_BEGUN) ->
     first: Refused | None = None
     while True:
         exchange.record.plan = plan
-        exchange.record.rounds += 1
+        if begun.asked is None:
+            exchange.record.rounds += 1
         try:
             return await _round(exchange, plan, begun)
         except Refused as refused:
@@ -67,12 +53,13 @@ async def carry_out(exchange: Exchange, plan: Plan, begun: Begun = NOT_BEGUN) ->
 
 
 async def _round(exchange: Exchange, plan: Plan, begun: Begun) -> None:
-    # The client's own bytes are counted where they are read.
-    exchange.share.take(sum(len(body) for body in plan.bodies if body is not exchange.body))
+    if begun.asked is None:
+        # The client's own bytes are counted where they are read.
+        exchange.share.take(sum(len(body) for body in plan.bodies if body is not exchange.body))
     if plan.refusal is not None:
         await tell_error(exchange, plan, plan.refusal)
     elif plan.restore is not None:
-        await restore(exchange, plan, plan.restore)
+        await restore(exchange, plan, plan.restore, begun)
     else:
         await _relay(exchange, plan, begun)
 
@@ -92,29 +79,12 @@ async def _relay(exchange: Exchange, plan: Plan, begun: Begun) -> None:
     try:
         if begun.failure is not None:
             raise begun.failure
-        async with _answer(exchange, plan, begun) as reply:
+        async with answer_of(exchange, plan, 0, begun) as reply:
             if reply.status >= 400 and (plan.may_react or exchange.record.rounds > 1):
                 raise await read_http_refusal(exchange, reply, backend.timeouts.idle_s)
             await pass_on(exchange, plan, reply)
     except BackendFault as fault:
         raise refused_by(fault, plan) from fault
-
-
-def _answer(exchange: Exchange, plan: Plan, begun: Begun) -> AbstractAsyncContextManager[Reply]:
-    if begun.reply is not None:
-        return closing(begun.reply)
-    call = exchange.call(plan, 0)
-    call = replace(call, is_fresh=True) if begun.takes_fresh else call
-    return exchange.upstream.send(plan.backend, exchange.address(plan.backend), call)
-
-
-@asynccontextmanager
-async def closing(reply: Reply) -> AsyncIterator[Reply]:
-    """Give an answer, and cut off what was not read of it."""
-    try:
-        yield reply
-    finally:
-        reply.close()
 
 
 async def pass_on(exchange: Exchange, plan: Plan, reply: Reply) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 
 from proxy.allowance import Allowance
+from proxy.begun import NOT_BEGUN, Begun, answer_of
 from proxy.branches import choices_of
 from proxy.engine import observed, top_up
 from proxy.errors import BackendFault
@@ -25,14 +26,14 @@ from proxy.sinks import JsonSink, Sink, StreamSink
 from proxy.upstream import Reply
 
 
-async def restore(exchange: Exchange, plan: Plan, restoring: Restore) -> None:
-    """Run the plan's branches and answer the client.
+async def restore(exchange: Exchange, plan: Plan, restoring: Restore, begun: Begun) -> None:
+    """Run the plan's branches and answer the client; of a single branch something may have begun.
 
     Raises: Refused (the caller knows whether content had gone out: `Record.has_content`), ClientLeft.
     """
     try:
         async with asyncio.TaskGroup() as group:
-            await _Branches(exchange, plan, restoring, group).run()
+            await _Branches(exchange, plan, restoring, begun, group).run()
     except BaseExceptionGroup as failed:
         # The first to fail had the others cancelled; what they say of that is no news.
         raise failed.exceptions[0] from None
@@ -41,17 +42,20 @@ async def restore(exchange: Exchange, plan: Plan, restoring: Restore) -> None:
 class _Branches:
     """The branches of a plan while they run, and those that are added to them."""
 
-    def __init__(self, exchange: Exchange, plan: Plan, restoring: Restore, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, exchange: Exchange, plan: Plan, restoring: Restore, begun: Begun, group: asyncio.TaskGroup
+    ) -> None:
         self._exchange = exchange
         self._plan = plan
         self._restoring = restoring
+        self._begun = begun
         self._group = group
         self._sink = _sink(exchange, plan, restoring)
         self._allowance = Allowance(exchange.policy.limits.response_bytes, exchange.share)
 
     async def run(self) -> None:
         """Start the sink and all branches; where there is but one, it is run here, and needs no task of its own."""
-        self._sink.start(self._group)
+        self._sink.start(self._group, self._begun.waited_s())
         if len(self._plan.bodies) > 1:
             self._spawn(0)
             return
@@ -75,7 +79,8 @@ class _Branches:
             raise
 
     async def _run(self, branch: int) -> None:
-        self._exchange.record.branches += 1
+        if self._begun.asked is None:
+            self._exchange.record.branches += 1
         index = self._restoring.spreads[branch].offset if len(self._plan.bodies) > 1 else None
         try:
             await self._ask(branch)
@@ -86,10 +91,10 @@ class _Branches:
             raise
 
     async def _ask(self, branch: int) -> None:
-        exchange, plan, backend = self._exchange, self._plan, self._plan.backend
-        async with exchange.upstream.send(backend, exchange.address(backend), exchange.call(plan, branch)) as reply:
+        begun, self._begun = self._begun, NOT_BEGUN
+        async with answer_of(self._exchange, self._plan, branch, begun) as reply:
             if not 200 <= reply.status < 300:
-                raise await read_http_refusal(exchange, reply, backend.timeouts.idle_s)
+                raise await read_http_refusal(self._exchange, reply, self._plan.backend.timeouts.idle_s)
             self._sink.heard(reply.headers)
             await self._sink.take(branch, self._reader(reply), self._more)
             await reply.finish()

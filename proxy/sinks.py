@@ -15,15 +15,17 @@ from proxy import sse
 from proxy.chunks import encode_json, identity_of, indexed_choices, require_finished
 from proxy.errors import BackendFault
 from proxy.exchange import Exchange
+from proxy.exploded import events_of
 from proxy.headers import Headers, get, strip_hop_by_hop, strip_of_the_bytes, without
 from proxy.merge import Merger
 from proxy.plans import Kind, Plan, Restore
-from proxy.reader import Pieces, Reader
+from proxy.reader import Exploded, Pieces, Reader
 from proxy.splice import Spliced, Splicer
-from proxy.spread import merge_answers
+from proxy.spread import Spread, merge_answers
 
 # Design §7: how long the other branches' statuses are waited for once one branch has proved life.
 STATUSES_S = 0.25
+_ALONE = (Spread(1),)
 
 More = Callable[[int], Plan | None]
 """How many choices a branch gave → the plan whose further branches now run for those that it did not give, or None."""
@@ -32,8 +34,8 @@ More = Callable[[int], Plan | None]
 class Sink(Protocol):
     """What becomes of the branches' answers."""
 
-    def start(self, group: asyncio.TaskGroup) -> None:
-        """Begin what has to be done beside the branches."""
+    def start(self, group: asyncio.TaskGroup, waited_s: float) -> None:
+        """Begin what has to be done beside the branches; for so long the client has been waiting already."""
 
     def stop(self) -> None:
         """End what is being done beside the branches."""
@@ -70,11 +72,12 @@ class StreamSink:
         self._timer: asyncio.TimerHandle | None = None
         self._heads: list[Headers] = []
         self._left = len(plan.bodies)
+        self._is_merged = True  # else it has gone by the merger
 
-    def start(self, group: asyncio.TaskGroup) -> None:
+    def start(self, group: asyncio.TaskGroup, waited_s: float) -> None:
         """Have comments written while there is no proof of life."""
         self._is_waiting = True
-        self._comment_later(group)
+        self._comment_later(group, waited_s)
 
     def stop(self) -> None:
         """Write no more comments."""
@@ -83,10 +86,10 @@ class StreamSink:
             self._timer.cancel()
             self._timer = None
 
-    def _comment_later(self, group: asyncio.TaskGroup) -> None:
+    def _comment_later(self, group: asyncio.TaskGroup, waited_s: float = 0.0) -> None:
         every_s = self._exchange.policy.keep_alive_s
         if every_s and self._is_waiting:
-            self._timer = asyncio.get_running_loop().call_later(every_s, self._start_comment, group)
+            self._timer = asyncio.get_running_loop().call_later(every_s - waited_s, self._start_comment, group)
 
     def _start_comment(self, group: asyncio.TaskGroup) -> None:
         writing = self._comment(group)
@@ -126,13 +129,7 @@ class StreamSink:
     async def _begin(self) -> None:
         if self._exchange.client.begun_status is not None:
             return
-        head = self._heads[0] if self._heads else ()
-        kept = without(strip_of_the_bytes(head), "content-type", "cache-control", "x-accel-buffering")
-        kept += [
-            ("Content-Type", "text/event-stream; charset=utf-8"),
-            ("Cache-Control", "no-cache"),
-            ("X-Accel-Buffering", "no"),
-        ]
+        kept = stream_head(self._heads[0] if self._heads else ())
         await self._exchange.client.begin(200, None, self._exchange.passed_on(self._plan, kept))
 
     def heard(self, headers: Headers) -> None:
@@ -145,7 +142,8 @@ class StreamSink:
         """Write a branch's chunks, holding back those that come before the answer may begin."""
         held: Pieces = []
         splicer = None if self._restoring.undos else Splicer(self._kind)
-        async for pieces in reader.pieces(include_usage=self._restoring.include_usage, splicer=splicer):
+        usage, at_once = self._restoring.include_usage, self._at_once
+        async for pieces in reader.pieces(include_usage=usage, splicer=splicer, at_once=at_once):
             held += pieces
             if reader.is_whole or not (reader.is_alive or self._open.is_set()):
                 continue
@@ -157,6 +155,10 @@ class StreamSink:
             await self._proved()
         await self._end(branch, self._merged(branch, held, None), more)
 
+    def _at_once(self, answer: dict[str, Any]) -> bytes | None:
+        restoring = self._restoring
+        return events_of(answer, self._kind, include_usage=restoring.include_usage) if is_alone(restoring) else None
+
     def _ask_for_more(self, branch: int, more: More) -> None:
         new = more(self._merger.count(branch))
         if new is not None and new.restore is not None:
@@ -167,6 +169,10 @@ class StreamSink:
     def _merged(self, branch: int, pieces: Pieces, splicer: Splicer | None) -> Iterator[bytes]:
         """Yield the events to send."""
         for piece in pieces:
+            if isinstance(piece, Exploded):
+                self._is_merged = False
+                yield piece.events
+                continue
             if isinstance(piece, Spliced):
                 self._merger.retell(piece.rest)
                 yield piece.data
@@ -189,7 +195,7 @@ class StreamSink:
             last = b"".join(events)
             try:
                 self._ask_for_more(branch, more)
-                end = b"".join(map(_event, self._merger.end(branch)))
+                end = b"".join(map(_event, self._merger.end(branch))) if self._is_merged else b""
             except BackendFault:
                 # What came before it goes out, as where it comes by itself.
                 await self._put(last)
@@ -204,6 +210,22 @@ class StreamSink:
             self._exchange.record.has_content = True
         if events or done:
             await self._exchange.client.write(events + done)
+
+
+def is_alone(restoring: Restore) -> bool:
+    """Return whether the one answer that is asked for is all that the client gets, each choice at its own index."""
+    return restoring.spreads == _ALONE and restoring.total is None and not restoring.asked
+
+
+def stream_head(head: Headers) -> Headers:
+    """Return the head of an answer that is made a stream of, as that stream's."""
+    kept = without(strip_of_the_bytes(head), "content-type", "cache-control", "x-accel-buffering")
+    return [
+        *kept,
+        ("Content-Type", "text/event-stream; charset=utf-8"),
+        ("Cache-Control", "no-cache"),
+        ("X-Accel-Buffering", "no"),
+    ]
 
 
 def _event(chunk: dict[str, Any]) -> bytes:
@@ -221,7 +243,7 @@ class JsonSink:
         self._answers: dict[int, dict[str, Any]] = {}
         self._heads: list[Headers] = []
 
-    def start(self, group: asyncio.TaskGroup) -> None:
+    def start(self, group: asyncio.TaskGroup, waited_s: float) -> None:
         """Do nothing: the answer begins when it is whole."""
 
     def stop(self) -> None:
@@ -251,20 +273,8 @@ class JsonSink:
             await self._write(merge_answers(answers, self._restoring.spreads, self._restoring.usage))
 
     async def _write(self, answer: dict[str, Any]) -> None:
-        restoring = self._restoring
-        identity = {
-            "id": _made_up_id(self._kind),
-            "object": "chat.completion" if self._kind == "chat" else "text_completion",
-            "created": int(time.time()),
-            "model": restoring.model,
-        }
-        body = encode_json(answer | identity | identity_of(answer))
-        kept = [
-            *without(strip_of_the_bytes(self._heads[0]), "content-type"),
-            ("Content-Type", "application/json"),
-            ("Content-Length", str(len(body))),
-        ]
-        await self._send(body, kept)
+        body = json_body(answer, self._restoring, self._kind)
+        await self._send(body, json_head(self._heads[0], body))
 
     def _head_of(self, raw: bytes) -> Headers:
         head = strip_hop_by_hop(self._heads[0])
@@ -279,6 +289,26 @@ class JsonSink:
         await client.begin(200, None, self._exchange.passed_on(self._plan, head))
         await client.write(body)
         await client.end()
+
+
+def json_body(answer: dict[str, Any], restoring: Restore, kind: Kind) -> bytes:
+    """Return the JSON of an answer, with what it does not say of itself. Raises: BackendFault."""
+    identity = {
+        "id": _made_up_id(kind),
+        "object": "chat.completion" if kind == "chat" else "text_completion",
+        "created": int(time.time()),
+        "model": restoring.model,
+    }
+    return encode_json(answer | identity | identity_of(answer))
+
+
+def json_head(head: Headers, body: bytes) -> Headers:
+    """Return the head of an answer as that of its restored body."""
+    return [
+        *without(strip_of_the_bytes(head), "content-type"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+    ]
 
 
 def _made_up_id(kind: Kind) -> str:

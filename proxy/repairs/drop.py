@@ -45,7 +45,7 @@ from proxy.fields import ANY, Path, Place, parse_path
 from proxy.matching import Test, compile_test
 from proxy.repairs.card import Act, Card, Change, Draft, Target
 from proxy.repairs.chains import Link, refuse_chains
-from proxy.repairs.kinds import Kinds
+from proxy.repairs.kinds import ALL_KINDS, Kinds
 from proxy.repairs.losses import fields_lost
 from proxy.repairs.options import STRICT, FieldPath, Json, Options, ShortForm, Where, check_test, misfit
 from proxy.repairs.places import Condition, compile_where, present
@@ -121,6 +121,11 @@ class Removal(msgspec.Struct, frozen=True):
         """Whether the entry asks a top-level field for no more than its own value."""
         return len(self.path.steps) == 1 and (self.path.top is not None or self.where is None)
 
+    @property
+    def is_unconditional(self) -> bool:
+        """Whether the entry removes a top-level field whatever its value is."""
+        return self.is_of_top and self.path.top is not None and self.where is None and self.kinds.sure == ALL_KINDS
+
     def places(self, body: Body) -> Iterator[tuple[str, Place]]:
         """Yield each place to be removed, with the name it goes by."""
         if self.is_of_top:
@@ -143,6 +148,8 @@ class Removal(msgspec.Struct, frozen=True):
 def build(options: DropOptions) -> Act:
     """Return the act."""
     removals = [Removal.of(text, raw) for entry in options.root for text, raw in entry.items()]
+    if all(removal.is_unconditional for removal in removals):
+        return _dropping([str(removal.path.top) for removal in removals], [str(removal.path) for removal in removals])
 
     def act(draft: Draft) -> Change | None:
         body, names = draft.body, []
@@ -151,6 +158,20 @@ def build(options: DropOptions) -> Act:
             body = cut_all(body, [place for _, place in doomed]) if doomed else body
             names += [name for name, _ in doomed]
         return Change(structs.replace(draft, body=body), loses=fields_lost(names)) if names else None
+
+    return act
+
+
+def _dropping(names: list[str], texts: list[str]) -> Act:
+    """Return the act that removes top-level fields whatever they are: no place has to be found for that."""
+    told = dict(zip(names, texts, strict=True))
+
+    def act(draft: Draft) -> Change | None:
+        doomed = [name for name in told if name in draft.body]
+        if not doomed:
+            return None
+        body = draft.body.put_all({}, without=doomed)
+        return Change(structs.replace(draft, body=body), fields_lost([told[name] for name in doomed]))
 
     return act
 
