@@ -47,7 +47,7 @@ class Frame:
 
     def edited(self, values: Mapping[str, Any], without: Collection[str]) -> Frame | None:
         """Return the frame with these fields, and without those; None where it would not come again."""
-        if not _FLAGS.issuperset(map(type, values.values())):
+        if values and not _FLAGS.issuperset(map(type, values.values())):
             return None
         key = (*values.items(), *without)
         frame = self._edited.get(key)
