@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,9 @@ from proxy.repairs.fan_out import branch_bodies
 from proxy.repairs.split import split_bodies
 from proxy.spread import Spread
 
+# What is remembered of models is bounded, since a client names them.
+_LONGEST_KEPT = 256
+
 
 def with_branches(base: Plan, asked: int = 0) -> Plan:
     """Return the plan with the bodies of its branches, and how their answers are restored.
@@ -24,11 +28,10 @@ def with_branches(base: Plan, asked: int = 0) -> Plan:
     `asked` is how many choices a single branch has to give, where it is to be looked after that.
     """
     draft = base.draft
-    groups = split_bodies(draft.body, draft.split) if draft.split is not None else [draft.body]
-    branches = [branch for group in groups for branch in (branch_bodies(group, draft.fan) if draft.fan else [group])]
-    if len(groups) > 1:
-        branches = _with_own_ids(branches, draft.body.get("rid"))
-    bodies = tuple(branch.encode() for branch in branches)
+    groups, branches = [draft.body], [draft.body]
+    if draft.split is not None or draft.fan is not None:
+        groups, branches = _divided(draft)
+    bodies = tuple([branch.encode() for branch in branches])
     if not asked and not _has_to_be_restored(draft):
         return structs.replace(base, bodies=bodies)
     kind = base.kind
@@ -44,6 +47,13 @@ def with_branches(base: Plan, asked: int = 0) -> Plan:
         )
     restoring = _restore(draft, kind, base.facts.model or "", len(groups), asked)
     return structs.replace(base, bodies=bodies, restore=restoring)
+
+
+def _divided(draft: Draft) -> tuple[list[Body], list[Body]]:
+    """Return the groups of a request that is divided, and the branches of all of them."""
+    groups = split_bodies(draft.body, draft.split) if draft.split is not None else [draft.body]
+    branches = [branch for group in groups for branch in (branch_bodies(group, draft.fan) if draft.fan else [group])]
+    return groups, _with_own_ids(branches, draft.body.get("rid")) if len(groups) > 1 else branches
 
 
 def with_fresh_id(body: Body) -> Body:
@@ -84,7 +94,10 @@ def wants_usage(body: Mapping[str, Any]) -> bool:
 
 def _restore(draft: Draft, kind: Kind | None, model: str, groups: int, asked: int) -> Restore:
     answer = draft.answer or Answer(draft.body.get("stream") is True, wants_usage(draft.body))
-    restoring = Restore(kind, answer.stream, answer.include_usage, model=model, undos=draft.undos[::-1], asked=asked)
+    undos = draft.undos[::-1]
+    if not (undos or asked or _is_split(draft)) and len(model) <= _LONGEST_KEPT:
+        return _reshaping(kind, answer, model)
+    restoring = Restore(kind, answer.stream, answer.include_usage, model=model, undos=undos, asked=asked)
     if not _is_split(draft):
         return restoring
     fan, split = draft.fan or Fan(1), draft.split
@@ -100,6 +113,12 @@ def _restore(draft: Draft, kind: Kind | None, model: str, groups: int, asked: in
         concurrency=min(limits, default=0),
         usage="sum" if fan.usage == "sum" else "once",
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _reshaping(kind: Kind | None, answer: Answer, model: str) -> Restore:
+    """Return how an answer is restored of which only the shape is another."""
+    return Restore(kind, answer.stream, answer.include_usage, model=model)
 
 
 def _spreads(fan: Fan, groups: int, size: int, own: int) -> Iterator[Spread]:
