@@ -125,9 +125,11 @@ def _dial(ends: Ends, port: int, is_over: threading.Event) -> None:
 def _played(ends: Ends, counter: Counter) -> dict[str, float]:
     plain, dropped = chat(1024), chat(1024, **META_INFO)
     streamed, merged = chat(1024, stream=True), chat(1024, stream=True, n=4)
+    exploded = chat(1024, stream=True, **META_INFO)
     return {
         "request, untouched": _a_request(counter, lambda: ends.json(plain)),
         "request, a field dropped": _a_request(counter, lambda: ends.json(dropped)),
+        "request, exploded": _a_request(counter, lambda: ends.exploded(exploded)),
         "event, relayed": _an_event(counter, lambda events: ends.stream(streamed, events)),
         "event, merged of 4 branches": _an_event(counter, lambda events: ends.stream(merged, events, branches=4)),
     }

@@ -133,11 +133,20 @@ class Ends:
 
     def json(self, body: bytes) -> None:
         """Ask once, and get JSON."""
+        if self._answered(body) != _ANSWER:
+            raise ConnectionError("The answer is not what the backend said.")
+
+    def exploded(self, body: bytes) -> None:
+        """Ask once, and get a stream of what the backend says as JSON."""
+        if b"One, two." not in self._answered(body):
+            raise ConnectionError("The stream does not bring what the backend said.")
+
+    def _answered(self, body: bytes) -> bytes:
+        """Return what the client gets where the backend answers with JSON."""
         client = self._ask(body)
         head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(_ANSWER)}\r\n\r\n"
         self._asked().send(head.encode() + _ANSWER)
-        if client.message() != _ANSWER:
-            raise ConnectionError("The answer is not what the backend said.")
+        return client.message()
 
     def stream(self, body: bytes, events: int, branches: int = 1) -> None:
         """Ask once, and get a stream: so many events, sent by so many branches in turn, each seen before the next."""

@@ -25,7 +25,7 @@ INVALID: Final = "invalid_answer"
 INCOMPLETE: Final = "http_response_incomplete"  # RFC 9209 §2.3.7
 FAILED_FINISHES: Final = ("abort", "error")  # sglang's for a request that was aborted, OpenRouter's for one that broke
 IDENTITY: Final[tuple[str, ...]] = ("id", "object", "created", "model", "system_fingerprint")
-_IDENTITY_TYPES: Final[Mapping[str, type]] = {"id": str, "object": str, "created": int, "model": str}
+IDENTITY_TYPES: Final[Mapping[str, type]] = {"id": str, "object": str, "created": int, "model": str}
 OBJECTS: Final[Mapping[Kind, str]] = {"chat": "chat.completion.chunk", "text": "text_completion"}
 
 
@@ -237,7 +237,7 @@ def require_finished(choices: Sequence[Mapping[str, Any]]) -> None:
 
 def identity_of(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the id, object, created and model of an answer or chunk: those that are there and of their types."""
-    return {key: answer[key] for key, kind in _IDENTITY_TYPES.items() if answer.get(key) and type(answer[key]) is kind}
+    return {key: answer[key] for key, kind in IDENTITY_TYPES.items() if answer.get(key) and type(answer[key]) is kind}
 
 
 def incomplete(reason: str) -> BackendFault:

@@ -138,9 +138,11 @@ class Metrics:
             _count(self._truncated)
 
     def _repaired(self, applied: Applied, loss: str) -> None:
-        rules = self.numbers.rules
-        rule = applied.rule if applied.rule in rules or len(rules) < MAX_RULES else OTHER
-        count = rules.setdefault(rule, RuleCount())
+        rules, rule = self.numbers.rules, applied.rule
+        count = rules.get(rule)
+        if count is None:
+            rule = rule if len(rules) < MAX_RULES else OTHER
+            count = rules.setdefault(rule, RuleCount())
         setattr(count, loss, getattr(count, loss) + 1)
         count.last_s = time.time()
         for repair in dict.fromkeys(applied.repairs):

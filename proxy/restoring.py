@@ -164,8 +164,6 @@ class Restoring:
             return
         try:
             self._look(answering)
-        except (aiohttp.ClientError, OSError):
-            self._hand_over()
         except Exception as bug:  # noqa: BLE001 whatever it is, who asked for the answer has to tell it, and not the loop
             self._finish(bug)
 
@@ -180,12 +178,15 @@ class Restoring:
         if not 200 <= answering.message.code < 300 or content_coding(answering.said) != "identity":
             self._hand_over()
             return
-        is_whole = answering.is_whole
-        while data := answering.take():
-            self._data = self._data + data if self._data else data
+        try:
+            while data := answering.take():
+                self._data = self._data + data if self._data else data
+        except (aiohttp.ClientError, OSError):
+            self._hand_over()
+            return
         if self._data and not (self._data.startswith(b"{") and len(self._data) <= self._most_bytes):
             self._hand_over()
-        elif is_whole:
+        elif answering.is_whole:
             self._tell(answering)
         else:
             self._wait()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from proxy import sse
-from proxy.chunks import encode_json, identity_of, indexed_choices, require_finished
+from proxy.chunks import IDENTITY_TYPES, encode_json, identity_of, indexed_choices, require_finished
 from proxy.errors import BackendFault
 from proxy.exchange import Exchange
 from proxy.exploded import events_of
@@ -293,13 +293,16 @@ class JsonSink:
 
 def json_body(answer: dict[str, Any], restoring: Restore, kind: Kind) -> bytes:
     """Return the JSON of an answer, with what it does not say of itself. Raises: BackendFault."""
+    told = identity_of(answer)
+    if len(told) == len(IDENTITY_TYPES):
+        return encode_json(answer)
     identity = {
         "id": _made_up_id(kind),
         "object": "chat.completion" if kind == "chat" else "text_completion",
         "created": int(time.time()),
         "model": restoring.model,
     }
-    return encode_json(answer | identity | identity_of(answer))
+    return encode_json(answer | identity | told)
 
 
 def json_head(head: Headers, body: bytes) -> Headers:

@@ -17,6 +17,8 @@ NAME_CHARACTERS: Final = 64
 
 def fields_lost(names: Sequence[str]) -> str:
     """Return the sentence of fields that were removed. Shape: [a, b] → "fields a, b"."""
+    if len(names) == 1:
+        return f"field {plain(names[0])}"
     different = list(dict.fromkeys(names))
     more = len(different) - SHOWN_NAMES
     tail = f" and {more} more" if more > 0 else ""

@@ -56,10 +56,8 @@ def _ask_for_json(draft: Draft) -> Change | None:
         return None
     options = draft.body.get("stream_options")
     wanted = Answer(stream=True, include_usage=isinstance(options, dict) and options.get("include_usage") is True)
-    body = draft.body.put(("stream",), False)
-    if "stream_options" in body:
-        body = body.cut(("stream_options",))
-    return _asked(draft, body, wanted)
+    without = ("stream_options",) if "stream_options" in draft.body else ()
+    return _asked(draft, draft.body.put_all({"stream": False}, without), wanted)
 
 
 def _ask_for_stream(draft: Draft) -> Change | None:
