@@ -109,15 +109,17 @@ class Removal(msgspec.Struct, frozen=True):
     test: Test
     kinds: Kinds
     where: Condition | None
-    name: str | None  # of the top-level field that it removes, if anything
 
     @classmethod
     def of(cls, text: str, raw: Any) -> Removal:
         """Return the entry of a path and the test, or the `where`, that goes with it."""
         test, where = ({"exists": True}, raw["where"]) if has_where(raw) else (raw, None)
-        path = parse_path(text)
-        name = path.top if len(path.steps) == 1 else None
-        return cls(path, compile_test(test), Kinds.of(test), compile_where(where), name)
+        return cls(parse_path(text), compile_test(test), Kinds.of(test), compile_where(where))
+
+    @property
+    def is_of_top(self) -> bool:
+        """Whether the entry asks a top-level field for no more than its own value."""
+        return len(self.path.steps) == 1 and (self.path.top is not None or self.where is None)
 
     @property
     def is_unconditional(self) -> bool:
@@ -126,21 +128,21 @@ class Removal(msgspec.Struct, frozen=True):
 
     def places(self, body: Body) -> Iterator[tuple[str, Place]]:
         """Yield each place to be removed, with the name it goes by."""
-        if self.path.steps == (ANY,) and self.where is None:
-            yield from ((name, (name,)) for name in body if self.takes(body, name))
+        if self.is_of_top:
+            yield from ((name if self.path.top is None else self.path.text, (name,)) for name in self._names(body))
             return
         for slot in present(body, self.path, self.where):
             if self.test(slot.value, body):
                 yield str(slot.place[0]) if self.path.steps == (ANY,) else self.path.text, slot.place
 
-    def removes(self, body: Body, name: str) -> bool:
-        """Return whether the one field that the entry is about is there, and to be removed."""
-        return (self.where is None or self.where(body, body)) and name in body and self.takes(body, name)
-
-    def takes(self, body: Body, name: str) -> bool:
-        """Return whether a top-level field is to be removed; what its kind says enough of is not decoded."""
-        kind = body.kind(name)
-        return kind in self.kinds.sure or (kind in self.kinds.possible and self.test(body[name], body))
+    def _names(self, body: Body) -> Iterator[str]:
+        """Yield the top-level fields to be removed; what its kind says enough of is not decoded."""
+        top = self.path.top
+        if self.where is None or self.where(body, body):
+            for name in body if top is None else [top] if top in body else []:
+                kind = body.kind(name)
+                if kind in self.kinds.sure or (kind in self.kinds.possible and self.test(body[name], body)):
+                    yield name
 
 
 def build(options: DropOptions) -> Act:
@@ -152,13 +154,9 @@ def build(options: DropOptions) -> Act:
     def act(draft: Draft) -> Change | None:
         body, names = draft.body, []
         for removal in removals:
-            if removal.name is None:
-                doomed = list(removal.places(body))
-                body = cut_all(body, [place for _, place in doomed]) if doomed else body
-                names += [name for name, _ in doomed]
-            elif removal.removes(body, removal.name):
-                body = body.cut((removal.name,))
-                names.append(removal.path.text)
+            doomed = list(removal.places(body))
+            body = cut_all(body, [place for _, place in doomed]) if doomed else body
+            names += [name for name, _ in doomed]
         return Change(structs.replace(draft, body=body), loses=fields_lost(names)) if names else None
 
     return act
