@@ -116,7 +116,7 @@ class DirectClient:
         if transport is None or transport.is_closing():
             raise ClientLeft
         self.sent_bytes += size
-        transport.write(chunks)
+        self.connection.outbox.put(transport, chunks)
 
     def put(self, data: bytes) -> None:
         """Write a part of the body. Raises: ClientLeft."""
@@ -166,6 +166,7 @@ class DirectClient:
         transport = self.connection.transport
         if transport is None or transport.is_closing():
             raise ClientLeft
+        self.connection.outbox.flush()
         # Not `writelines`: of Python 3.12 and 3.13 it does not always say that writing has to pause (CVE-2024-12254).
         for part in parts:
             if part:
@@ -176,6 +177,7 @@ class DirectClient:
         transport = self.connection.transport
         if self._head and transport is not None and not transport.is_closing():
             head, self._head = self._head, b""
+            self.connection.outbox.flush()
             transport.write(head)
 
     async def begin(self, status: int, reason: str | None, headers: Headers) -> None:
@@ -218,6 +220,7 @@ class DirectClient:
 
     def abort(self) -> None:
         """Close the connection short of the answer's promised end, once what was written has gone out."""
+        self.connection.outbox.flush()
         self.is_closing = self.is_done = True
         has_begun = self.begun_status is not None
         is_by_close = self._message.version < HttpVersion11 and has_begun and not self._has_length

@@ -151,7 +151,8 @@ class Shortcut:
             return False
         self._origin = origin = origin_of(base)
         connection = lane.upstream.pool.take(origin)
-        if connection is None:
+        transport = connection.transport if connection is not None else None
+        if connection is None or transport is None:
             return False
         port.reserve.held_bytes += held_bytes
         self._held_bytes = held_bytes
@@ -166,10 +167,11 @@ class Shortcut:
         length, request_id = b"%d" % len(body), self._request_id.encode()
         one, other = (request_id, length) if is_edited else (length, request_id)
         head = b"%b%b%b%b%b" % (around.first, one, around.second, other, around.third)
+        connection.show(self)
         if len(body) <= PART_BYTES:
-            connection.ask_quickly(self, head + body)
+            client.outbox.put(transport, head + body)
         else:
-            connection.ask_quickly(self, head)
+            transport.write(head)
             send_large(connection, body)
         if plan.asks_for_stream:
             # Its answer will have to be looked at, so what that takes is done while the backend is at work.
@@ -238,7 +240,7 @@ class Shortcut:
             record.has_left = True
         else:
             repaired = repairs_of(plan.applied) if plan.applied else None
-            transport.write(known.told(self._request_id.encode(), repaired, body, date_now()))
+            self._client.outbox.put(transport, known.told(self._request_id.encode(), repaired, body, date_now()))
             port.learn_from(record, known.status)
         connection, self._connection = self._connection, None
         if connection is not None:

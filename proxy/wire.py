@@ -41,6 +41,7 @@ from proxy import headers
 from proxy.chunks import encode_json
 from proxy.errors import ClientFault, ProxyError, ProxyFault
 from proxy.headers import HeaderList, encode_head, fault_in, get, has_control, has_raw_bytes, head_bytes, of_wire
+from proxy.outbox import Outbox
 
 MAX_HEAD_BYTES = 1024 * 1024
 # More of a head is not even taken in: with the longest names and values that admission.py lets pass.
@@ -141,10 +142,9 @@ class Connection(ResponseHandler):
         self.parse_for(asker, is_bare=is_bare)
         cast("asyncio.Transport", self.transport).write(data)
 
-    def ask_quickly(self, quick: QuickAsker, data: bytes) -> None:
-        """Send a request to which the answer has a body, and show `quick` what comes of it before it is parsed."""
+    def show(self, quick: QuickAsker) -> None:
+        """Show `quick` what comes before it is parsed: the answer to a request that it sends, which has a body."""
         self._quick = quick
-        cast("asyncio.Transport", self.transport).write(data)
 
     def parse_for(self, asker: Asker, *, is_bare: bool = False) -> None:
         """Parse the answer that is to come, and tell `asker` of it."""
@@ -416,6 +416,11 @@ class Listener(web.Server):
     most: Callable[[], int] = staticmethod(lambda: sys.maxsize)
     open_connections = 0
 
+    def __init__(self, handler: Any, **options: Any) -> None:
+        """Let `handler` answer requests; `outbox` is what its connections share."""
+        super().__init__(handler, **options)
+        self.outbox = Outbox()
+
     def __call__(self) -> RequestHandler:
         """Return the protocol of a new connection."""
         return Served(self, self.lane, loop=self._loop, **self._kwargs)
@@ -430,6 +435,7 @@ class Served(RequestHandler):
         self._is_counted = False
         self._lane = lane
         self._quick = manager.quick
+        self.outbox = manager.outbox
         self._was_parsed = True  # the request in the lane
         self._held: Held | None = None
         self.head_key = b""  # of the head that came last, where the quick lane could know it
