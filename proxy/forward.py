@@ -126,15 +126,15 @@ class Forward:
         return True
 
     def _put(self, data: bytes) -> None:
-        if data:
-            self._begin()
-            record = self._exchange.record
-            if not record.has_content:
-                record.has_content = True
-                if self._passage.is_stream:
-                    self._exchange.drop_body()
-                    self._plan = record.plan or self._plan
-            self._client.put(data)
+        if not data:
+            return
+        self._begin()
+        record = self._exchange.record
+        is_first, record.has_content = not record.has_content, True
+        self._client.put(data)
+        if is_first and self._passage.is_stream:
+            self._exchange.drop_body()
+            self._plan = record.plan or self._plan
 
     def _begin(self) -> None:
         if self._client.begun_status is None:
