@@ -9,7 +9,6 @@ from aiohttp import web
 
 from proxy.errors import ClientFault
 from proxy.explain_port import explain_posted, refuse_foreign
-from proxy.exposition import CONTENT_TYPE, as_text
 from proxy.health import Belief
 from proxy.lessons import as_text as lessons_text
 from proxy.policy import effective_text
@@ -93,6 +92,9 @@ class AdminPort:
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         picture = await self._operated.picture()
+        # As in Metrics.text.
+        from proxy.exposition import CONTENT_TYPE, as_text
+
         return web.Response(body=as_text(picture.numbers), headers={"Content-Type": CONTENT_TYPE})
 
     async def _policy(self, _request: web.Request) -> web.Response:

@@ -25,6 +25,10 @@ class Reserve:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
 
+    def has(self, size_bytes: int) -> bool:
+        """Return whether so many bytes are left."""
+        return self.held_bytes + size_bytes <= self.limit_bytes
+
 
 class Share:
     """What one request holds of the reserve."""
@@ -38,7 +42,7 @@ class Share:
     def take(self, size_bytes: int) -> None:
         """Note that bytes are held, until `give_back`. Raises: ProxyFault 503 where there are no more to be had."""
         reserve = self._reserve
-        if reserve.held_bytes + size_bytes > reserve.limit_bytes:
+        if not reserve.has(size_bytes):
             raise ProxyFault(
                 f"The proxy's memory is taken: limits.total is {reserve.limit_bytes} bytes. Try again later.",
                 status=503,
@@ -47,6 +51,11 @@ class Share:
             )
         reserve.held_bytes += size_bytes
         self._held_bytes += size_bytes
+
+    def drop(self, size_bytes: int) -> None:
+        """Note that bytes that were taken are held no longer."""
+        self._reserve.held_bytes -= size_bytes
+        self._held_bytes -= size_bytes
 
     def give_back(self) -> None:
         """Note that nothing is held any more."""

@@ -42,12 +42,12 @@ class UnreadableBody(ValueError):
 class Body(Mapping[str, Any]):
     """A JSON object, read lazily. Values that it hands out must not be changed in place."""
 
-    __slots__ = ("_decoded", "_fields", "_is_edited", "_parsed", "source")
+    __slots__ = ("_decoded", "_fields", "_parsed", "is_edited", "source")
 
     def __init__(self, source: bytes, raw: dict[str, Any], *, is_edited: bool = False) -> None:
         self.source = source
         self._fields = raw
-        self._is_edited = is_edited
+        self.is_edited = is_edited  # it differs from the bytes that it was parsed from
         self._parsed = raw
         self._decoded: dict[str, Any] = {}
 
@@ -64,22 +64,27 @@ class Body(Mapping[str, Any]):
         """Return the body of a JSON object that is already decoded."""
         return cls(b"", dict(value), is_edited=True)
 
-    @property
-    def is_edited(self) -> bool:
-        """Whether the body differs from the bytes that it was parsed from."""
-        return self._is_edited
-
     def __getitem__(self, name: str) -> Any:
         """Return the field's value.
 
         Raises: KeyError when absent, UnreadableBody when its bytes can't be decoded.
         """
         value = self._fields[name]
-        if not isinstance(value, msgspec.Raw):
+        if type(value) is not msgspec.Raw:
             return value
         if name not in self._decoded:
             self._decoded[name] = _decode(name, value)
         return self._decoded[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the field's value, or the default where it is absent. Raises: UnreadableBody."""
+        # A mapping's own would raise KeyError to itself for each field that is absent, which most are.
+        return self[name] if name in self._fields else default
+
+    def raw(self, name: str) -> bytes | None:
+        """Return the bytes that a field came with; None where it is absent, or was edited."""
+        value = self._fields.get(name)
+        return bytes(value) if type(value) is msgspec.Raw else None
 
     def kind(self, name: str) -> Kind:
         """Return of which kind the field's value is, told without decoding it.
@@ -87,9 +92,14 @@ class Body(Mapping[str, Any]):
         Raises: KeyError when absent.
         """
         value = self._fields[name]
-        if not isinstance(value, msgspec.Raw):
+        if type(value) is not msgspec.Raw:
             return kind_of(value)
         return _KINDS.get(memoryview(value)[0], "number")  # the parser let no blank and no half of a literal through
+
+    def is_true(self, name: str) -> bool:
+        """Return whether the field is there and true, told without decoding it."""
+        value = self._fields.get(name)
+        return value is True or (type(value) is msgspec.Raw and bytes(value) == b"true")
 
     def __contains__(self, name: object) -> bool:
         return name in self._fields
@@ -116,15 +126,14 @@ class Body(Mapping[str, Any]):
         name, rest = place[0], place[1:]
         if not isinstance(name, str):
             raise LookupError("a body is an object, not a list")
-        new = fields.put(self.get(name, {}), rest, value) if rest else value
-        return self._with(self._fields | {name: new})
+        return self.put_all({name: fields.put(self.get(name, {}), rest, value) if rest else value})
 
     def cut(self, place: Place) -> Body:
         """Return the body without the value at `place`, which must be there."""
         name, rest = place[0], place[1:]
         if rest:
             return self.put((name,), fields.cut(self[str(name)], rest))
-        return self._with({key: value for key, value in self._fields.items() if key != name})
+        return self.put_all({}, without=(str(name),))
 
     def put_all(self, values: Mapping[str, Any], without: Collection[str] = ()) -> Body:
         """Return the body with these top-level fields, and without those, in one copy; put fields keep their position.
@@ -132,13 +141,17 @@ class Body(Mapping[str, Any]):
         Shape: {a: 1, b: 2}, values={b: 3, c: 4}, without=[a] → {b: 3, c: 4}
         """
         kept = {name: value for name, value in self._fields.items() if name not in without}
-        return self._with(kept | dict(values))
+        return self._with(kept | dict(values) if values else kept)
 
     def _with(self, raw: dict[str, Any]) -> Body:
         new = Body(self.source, raw, is_edited=True)
-        new._parsed = self._parsed
-        new._decoded = self._decoded  # decoded values are of raw fields only, which all copies share
+        new.share(self)
         return new
+
+    def share(self, other: Body) -> None:
+        """Know what is known of the body that this one was made of."""
+        self._parsed = other._parsed
+        self._decoded = other._decoded  # decoded values are of raw fields only, which all copies share
 
     def encode(self) -> bytes:
         """Return the JSON text: the original bytes when nothing was edited, untouched fields byte for byte.
@@ -146,7 +159,7 @@ class Body(Mapping[str, Any]):
         Raises: UnreadableBody where an edited field is nested too deeply.
         """
         try:
-            return msgspec.json.encode(self._fields) if self._is_edited else self.source
+            return msgspec.json.encode(self._fields) if self.is_edited else self.source
         except RecursionError as error:
             raise UnreadableBody("an edited field is nested too deeply") from error
 

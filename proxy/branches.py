@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -18,9 +17,6 @@ from proxy.repairs.fan_out import branch_bodies
 from proxy.repairs.split import split_bodies
 from proxy.spread import Spread
 
-# What is remembered of models is bounded, since a client names them.
-_LONGEST_KEPT = 256
-
 
 def with_branches(base: Plan, asked: int = 0) -> Plan:
     """Return the plan with the bodies of its branches, and how their answers are restored.
@@ -28,10 +24,13 @@ def with_branches(base: Plan, asked: int = 0) -> Plan:
     `asked` is how many choices a single branch has to give, where it is to be looked after that.
     """
     draft = base.draft
-    groups, branches = [draft.body], [draft.body]
-    if draft.split is not None or draft.fan is not None:
-        groups, branches = _divided(draft)
-    bodies = tuple([branch.encode() for branch in branches])
+    if not (asked or draft.fan or draft.split or draft.undos or draft.answer):
+        return structs.replace(base, bodies=(draft.body.encode(),))
+    groups = split_bodies(draft.body, draft.split) if draft.split is not None else [draft.body]
+    branches = [branch for group in groups for branch in (branch_bodies(group, draft.fan) if draft.fan else [group])]
+    if len(groups) > 1:
+        branches = _with_own_ids(branches, draft.body.get("rid"))
+    bodies = tuple(_encoded(branches))
     if not asked and not _has_to_be_restored(draft):
         return structs.replace(base, bodies=bodies)
     kind = base.kind
@@ -49,11 +48,14 @@ def with_branches(base: Plan, asked: int = 0) -> Plan:
     return structs.replace(base, bodies=bodies, restore=restoring)
 
 
-def _divided(draft: Draft) -> tuple[list[Body], list[Body]]:
-    """Return the groups of a request that is divided, and the branches of all of them."""
-    groups = split_bodies(draft.body, draft.split) if draft.split is not None else [draft.body]
-    branches = [branch for group in groups for branch in (branch_bodies(group, draft.fan) if draft.fan else [group])]
-    return groups, _with_own_ids(branches, draft.body.get("rid")) if len(groups) > 1 else branches
+def _encoded(branches: list[Body]) -> Iterator[bytes]:
+    """Yield the bodies' bytes, those of one that is sent again and again only once made."""
+    last: Body | None = None
+    encoded = b""
+    for branch in branches:
+        encoded = encoded if branch is last else branch.encode()
+        last = branch
+        yield encoded
 
 
 def with_fresh_id(body: Body) -> Body:
@@ -94,21 +96,18 @@ def wants_usage(body: Mapping[str, Any]) -> bool:
 
 def _restore(draft: Draft, kind: Kind | None, model: str, groups: int, asked: int) -> Restore:
     answer = draft.answer or Answer(draft.body.get("stream") is True, wants_usage(draft.body))
-    undos = draft.undos[::-1]
-    if not (undos or asked or _is_split(draft)) and len(model) <= _LONGEST_KEPT:
-        return _reshaping(kind, answer, model)
-    restoring = Restore(kind, answer.stream, answer.include_usage, model=model, undos=undos, asked=asked)
+    restoring = Restore(kind, answer.stream, answer.include_usage, model=model, undos=draft.undos[::-1], asked=asked)
     if not _is_split(draft):
         return restoring
     fan, split = draft.fan or Fan(1), draft.split
     limits = {fan.concurrency, split.concurrency if split is not None else 0} - {0}
     prompts = _prompts(draft.body) if kind == "text" else 1
-    spreads = _spreads(fan, groups, split.size if split is not None else 0, _own(draft, kind))
-    if split is None:
-        spreads = (replace(spread, own=prompts) for spread in spreads)
-    return replace(
+    own = _own(draft, kind)
+    return structs.replace(
         restoring,
-        spreads=tuple(spreads),
+        spreads=_spreads(fan.n, fan.copies, groups, split.size * own, None)
+        if split is not None
+        else _spreads(fan.n, fan.copies, groups, 0, prompts),
         total=fan.n * prompts if draft.fan is not None else None,
         concurrency=min(limits, default=0),
         usage="sum" if fan.usage == "sum" else "once",
@@ -116,22 +115,14 @@ def _restore(draft: Draft, kind: Kind | None, model: str, groups: int, asked: in
 
 
 @functools.lru_cache(maxsize=256)
-def _reshaping(kind: Kind | None, answer: Answer, model: str) -> Restore:
-    """Return how an answer is restored of which only the shape is another."""
-    return Restore(kind, answer.stream, answer.include_usage, model=model)
+def _spreads(n: int, copies: int, groups: int, size: int, own: int | None) -> tuple[Spread, ...]:
+    """Return where each branch's choices go: group by group, in each the n branches of its fan-out.
 
-
-def _spreads(fan: Fan, groups: int, size: int, own: int) -> Iterator[Spread]:
-    """Yield where each branch's choices go: group by group, in each the n branches of its fan-out.
-
-    `own` is how many choices the backend itself makes of each element of a group.
+    `size` is how many choices the backend itself makes of a group, `own` those that a branch is asked for.
     """
-    for group in range(groups):
-        start = group * size * own * fan.n
-        if fan.copies > 1:
-            yield Spread(fan.n, start, fan.copies, group)
-        else:
-            yield from (Spread(fan.n, start + offset, 1, group) for offset in range(fan.n))
+    if copies > 1:
+        return tuple(Spread(n, group * size * n, copies, group, own) for group in range(groups))
+    return tuple(Spread(n, group * size * n + offset, 1, group, own) for group in range(groups) for offset in range(n))
 
 
 def choices_of(draft: Draft, kind: Kind | None) -> int | None:

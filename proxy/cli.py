@@ -5,45 +5,34 @@ Exit: 0 good · 1 what was checked is bad · 2 usage · 3 could not start.
 
 from __future__ import annotations
 
-import asyncio
-import http.client
 import json
 import os
 import re
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from proxy import __version__
-from proxy.data_path import DATA_PATHS, DataPath
 from proxy.engine import Request
 from proxy.errors import Fault, PolicyFault
 from proxy.explain import as_text, explain
 from proxy.lessons import as_text as lessons_text
 from proxy.lessons import read_lessons
-from proxy.lifecycle import allow_descriptors, serve
-from proxy.log import set_up
-from proxy.options import CannotStart, Options, Traces, loop_factory
 from proxy.policy import Policy, effective_text, load_policy, preset_names, preset_text
-from proxy.policy.schema_json import schema_text
 from proxy.policy.units import parse_duration
 from proxy.policy.yaml_text import decode_text
-from proxy.policy_tests import STDIN, Report, case_files, find_gaps, report, run_suite
 from proxy.repairs import REPAIRS
-from proxy.several import serve_by_workers
-from proxy.tls import Tls
 
 DEFAULT_POLICY = Path("config/policy.yaml")
 DEFAULT_CASES = Path("config/tests")
 DEFAULT_ADMIN_URL = "http://127.0.0.1:8081"
-COULD_NOT_START = 3
 MAX_WORKERS = 256
+DATA_PATHS = ("direct", "session")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+REPORT_FORMATS = ("text", "json", "junit")
 
 
 def _option(*names: str, **given: Any) -> Callable[[Any], Any]:
@@ -109,8 +98,8 @@ def serve_command(
     backend_key: str | None,
     backend_insecure: bool,
     workers: int,
-    data_path: DataPath,
-    traces: Traces,
+    data_path: Literal["direct", "session"],
+    traces: Literal["off", "otlp"],
     log_format: str,
     log_level: str,
     learned: Path | None,
@@ -118,47 +107,31 @@ def serve_command(
     drain_timeout: str,
 ) -> None:
     """Serve. SIGHUP reloads the policy and certificates, SIGTERM drains and ends, a second signal ends now."""
-    options = Options(
-        config=str(config),
-        backend=backend,
-        host=host,
-        port=port,
-        admin_host=admin_host,
-        admin_port=admin_port,
-        workers=workers,
-        data_path=data_path,
-        traces=traces,
-        tls=_tls(Tls(tls_cert, tls_key, tls_client_ca, backend_ca, backend_cert, backend_key, backend_insecure)),
-        log_format="console" if log_format == "console" else "json",
-        log_level=log_level,
-        learned=None if learned is None else str(learned),
-        drain_grace_s=_seconds("--drain-grace", drain_grace),
-        drain_timeout_s=_seconds("--drain-timeout", drain_timeout),
-    )
-    sink = set_up(options.log_format, log_level, pid=os.getpid() if workers > 1 else None)
-    allow_descriptors()
-    try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(serve(options) if workers == 1 else serve_by_workers(options))
-    except PolicyFault as error:
-        _fail("\n".join(map(str, error.faults)))
-    except CannotStart as error:
-        _fail(f"mendproxy: {error}")
-    except OSError as error:
-        _fail(f"mendproxy: {config}: {error.strerror or error}")
-    finally:
-        sink.flush()
+    # No other command has to wait until all of this is imported.
+    from proxy.serving import Options, Tls, run
 
-
-def _fail(message: str) -> None:
-    click.echo(message, err=True)
-    sys.exit(COULD_NOT_START)
-
-
-def _tls(tls: Tls) -> Tls:
+    tls = Tls(tls_cert, tls_key, tls_client_ca, backend_ca, backend_cert, backend_key, backend_insecure)
     if tls.misuse is not None:
         raise click.UsageError(tls.misuse)
-    return tls
+    run(
+        Options(
+            config=str(config),
+            backend=backend,
+            host=host,
+            port=port,
+            admin_host=admin_host,
+            admin_port=admin_port,
+            workers=workers,
+            data_path=data_path,
+            traces=traces,
+            tls=tls,
+            log_format="console" if log_format == "console" else "json",
+            log_level=log_level,
+            learned=None if learned is None else str(learned),
+            drain_grace_s=_seconds("--drain-grace", drain_grace),
+            drain_timeout_s=_seconds("--drain-timeout", drain_timeout),
+        )
+    )
 
 
 def _seconds(name: str, text: str) -> float:
@@ -232,21 +205,18 @@ def _escaped(text: str) -> str:
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE|DIR…]")
 @click.option("--coverage", is_flag=True, help="Fail where a rule of the file never fired or was never passed over.")
 @click.option("--run", "chosen", metavar="REGEX", help="Only the cases whose name it is found in.")
-@click.option("--format", "form", default="text", type=click.Choice(list(report.FORMATS)), show_default=True)
+@click.option("--format", "form", default="text", type=click.Choice(REPORT_FORMATS), show_default=True)
 def test_command(paths: tuple[Path, ...], coverage: bool, chosen: str | None, form: str) -> None:
     """Run cases against their policies, of config/tests where none is named; `-` is stdin. Opens no socket."""
     if coverage and chosen is not None:
         raise click.UsageError("--coverage is of all cases: it can't be had with --run")
-    told = _run_cases(_case_files(paths or (DEFAULT_CASES,)), _regex(chosen), coverage)
-    click.echo(report.FORMATS[form](told), nl=False)
+    # What serves does without it.
+    from proxy.case_runs import find_files, run_cases
+    from proxy.policy_tests.report import FORMATS
+
+    told = run_cases(find_files(paths or (DEFAULT_CASES,)), _regex(chosen), coverage)
+    click.echo(FORMATS[form](told), nl=False)
     sys.exit(0 if told.is_good else 1)
-
-
-def _case_files(paths: tuple[Path, ...]) -> list[Path]:
-    try:
-        return case_files(list(paths))
-    except OSError as error:
-        raise click.UsageError(f"{error.filename}: {error.strerror}") from error
 
 
 def _regex(text: str | None) -> re.Pattern[str] | None:
@@ -254,19 +224,6 @@ def _regex(text: str | None) -> re.Pattern[str] | None:
         return None if text is None else re.compile(text)
     except re.error as error:
         raise click.BadParameter(f"{text!r} is no regular expression: {error}", param_hint="--run") from error
-
-
-def _run_cases(files: list[Path], chosen: re.Pattern[str] | None, coverage: bool) -> Report:
-    suites, faults = [], []
-    for file in files:
-        try:
-            source = sys.stdin.buffer.read() if file == STDIN else None
-            suites.append(run_suite(file, os.environ, chosen, source))
-        except PolicyFault as error:
-            faults += error.faults
-        except OSError as error:
-            raise click.UsageError(f"{file}: {error.strerror or error}") from error
-    return Report(suites, list(dict.fromkeys(faults)), find_gaps(suites) if coverage else None)
 
 
 @main.command(name="explain")
@@ -346,6 +303,9 @@ def presets(name: str | None) -> None:
 @main.command(name="schema")
 def schema_command() -> None:
     """Print the JSON Schema of a policy file, for editors."""
+    # No other command has a use for it.
+    from proxy.policy.schema_json import schema_text
+
     click.echo(schema_text(), nl=False)
 
 
@@ -353,6 +313,11 @@ def schema_command() -> None:
 @click.argument("url", default=DEFAULT_ADMIN_URL, envvar="MENDPROXY_ADMIN_URL")
 def health(url: str) -> None:
     """Ask the admin port at URL whether the proxy is ready; exit with 0 if it is, else with 1."""
+    # No other command asks anybody.
+    import http.client
+    import urllib.error
+    import urllib.request
+
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{url.rstrip('/')}/readyz?verbose", timeout=5) as answer:

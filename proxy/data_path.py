@@ -1,6 +1,6 @@
 """The two data paths, of which one is chosen at start: `direct`, and `session`, which it is compared with.
 
-    direct   clients and backends on connections of our own, simple requests without a task (lane.py)
+    direct   clients and backends on connections of our own, simple requests without a task (lane.py, quick.py)
     session  aiohttp's server, response and client session
 
 What a client and a backend see is the same with both; the tests of the edge run with either.
@@ -16,9 +16,10 @@ from aiohttp import web
 
 from proxy.direct import DirectUpstream
 from proxy.errors import BackendFault
-from proxy.lane import Lane
+from proxy.quick import QuickLane
 from proxy.server import DataPort
 from proxy.session import SessionUpstream
+from proxy.tls import Tls, backend_context
 from proxy.upstream import Upstream
 
 DataPath = Literal["direct", "session"]
@@ -32,10 +33,16 @@ def make_upstream(
 
     `tls` is how backends are spoken to by TLS, by default with the system's trust.
     """
-    return DirectUpstream(note, tls) if path == "direct" else SessionUpstream(note, tls)
+    if path == "direct":
+        return DirectUpstream(note, tls)
+    # aiohttp's own context trusts nobody: see bare_imports.
+    return SessionUpstream(note, tls if tls is not None else backend_context(Tls()))
 
 
 def make_server(port: DataPort) -> web.Server:
     """Return the server of a data port, of the same path as its upstream."""
     upstream = port.upstream
-    return port.server(Lane(port, upstream)) if isinstance(upstream, DirectUpstream) else port.server()
+    if not isinstance(upstream, DirectUpstream):
+        return port.server()
+    quick = QuickLane(port, upstream)
+    return port.server(quick.lane, quick)

@@ -189,7 +189,7 @@ async def _stream(answering: Answering, call: Call) -> None:
     if connection is None or not isinstance(call.body, Streamed):
         return
     resumed = asyncio.Event()
-    connection.resume = resumed.set
+    connection.resume, connection.is_sending = resumed.set, True
     try:
         async for part in call.body:
             if connection.transport is None:
@@ -201,6 +201,7 @@ async def _stream(answering: Answering, call: Call) -> None:
                 await resumed.wait()
         if is_chunked and connection.transport is not None:
             connection.transport.write(b"0\r\n\r\n")
+        connection.is_sending = False
     except (ProxyError, ClientLeft) as error:
         # It was the client who failed, so there is nothing to be told of the backend.
         answering.failed(error)

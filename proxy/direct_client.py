@@ -94,7 +94,7 @@ class DirectClient:
             self.is_closing = self.is_closing or not is_1_1
             said += [("Transfer-Encoding", "chunked")] if is_1_1 else []
         if get(headers, "date") is None:
-            said.append(("Date", _date(int(time.time()))))
+            said.append(("Date", date_now()))
         self.is_closing = self.is_closing or message.should_close
         if not is_switch:
             said += _persistence(is_1_1=is_1_1, is_closing=self.is_closing)
@@ -104,6 +104,19 @@ class DirectClient:
         if self._streams is not None and is_stream:
             self._is_counted = True
             self._streams.inc()
+
+    @property
+    def takes_chunks(self) -> bool:
+        """Whether the body is being sent in chunks."""
+        return self._is_chunked and self.begun_status is not None and not self._head
+
+    def put_chunks(self, chunks: bytes, size: int) -> None:
+        """Write chunks as they stand on the wire; `size` is that of what is in them. Raises: ClientLeft."""
+        transport = self.connection.transport
+        if transport is None or transport.is_closing():
+            raise ClientLeft
+        self.sent_bytes += size
+        transport.write(chunks)
 
     def put(self, data: bytes) -> None:
         """Write a part of the body. Raises: ClientLeft."""
@@ -132,13 +145,14 @@ class DirectClient:
         if head or last:
             self._send(head + last)
 
-    def tell(self, status: int, reason: str | None, headers: Headers, body: bytes) -> None:
-        """Write a whole answer. Raises: ClientLeft."""
+    def tell(self, status: int, reason: str | None, headers: Headers, body: bytes) -> bytes:
+        """Write a whole answer, and return its head. Raises: ClientLeft."""
         self.start(status, reason, headers)
         if body and (self._is_bare or len(body) > _JOINED_BYTES):
+            head = self._head
             self.put(body)
             self.finish()
-            return
+            return head
         head, self._head = self._head, b""
         self.sent_bytes = len(body)
         if self._is_chunked:
@@ -146,6 +160,7 @@ class DirectClient:
         else:
             self._send(head + body)
         self.is_done = True
+        return head
 
     def _send(self, *parts: bytes) -> None:
         transport = self.connection.transport
@@ -217,6 +232,11 @@ def _persistence(*, is_1_1: bool, is_closing: bool) -> Headers:
 
 def _phrase(status: int, reason: str | None) -> str:
     return reason if reason is not None else _PHRASES.get(status, "")
+
+
+def date_now() -> str:
+    """Return the time as a Date tells it."""
+    return _date(int(time.time()))
 
 
 @functools.lru_cache(maxsize=1)

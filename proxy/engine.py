@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 import msgspec
@@ -20,12 +19,13 @@ from msgspec import structs
 from proxy.body import Body, UnreadableBody
 from proxy.branches import wants_usage, with_branches, with_fresh_id
 from proxy.errors import ClientFault, ProxyError
+from proxy.frames import Framed, model_of
 from proxy.headers import Headers, are_usual, is_strict
 from proxy.matching import Facts, Late, compile_globs
 from proxy.matching.values import is_integer
 from proxy.plans import Applied, Kind, Plan, Reaction, Request, Restore, Step, kind_of
 from proxy.policy import Backend, Policy, Rule
-from proxy.policy.index import RuleIndex, Selection
+from proxy.policy.index import Positions, RuleIndex, Selection
 from proxy.reactions import Knowing, knowings_of
 from proxy.refusals import Failure
 from proxy.repairs.card import Act, Draft, Rejection
@@ -53,10 +53,11 @@ Learned = Callable[[str], tuple[tuple[Rule, ...], frozenset[str]]]
 """A backend's name → the rules learned from its refusals, and the ids of those to leave out this time."""
 
 EMPTY = Body.of({})
+_NO_IDS: Final[frozenset[str]] = frozenset()
 
 
 def _nothing_learned(_backend: str) -> tuple[tuple[Rule, ...], frozenset[str]]:
-    return (), frozenset()
+    return (), _NO_IDS
 
 
 class _Run(msgspec.Struct):
@@ -85,8 +86,8 @@ def plan(
 
     Raises: ClientFault 404 where no backend has the model.
     """
-    body = Body.parse(request.body) if request.body else None
-    model = _model(body)
+    body = policy.frames.parse(request.body) if request.body else None
+    model = body.frame.model if type(body) is Framed else model_of(body) if body is not None else None
     try:
         return _plan(request, policy, model, body, trace, learned)
     except UnreadableBody:
@@ -94,14 +95,6 @@ def plan(
         if trace is not None:
             trace.clear()
         return _plan(request, policy, model, None, trace, learned)
-
-
-def _model(body: Body | None) -> str | None:
-    try:
-        model = body.get("model") if body is not None else None
-    except UnreadableBody:
-        return None
-    return model if isinstance(model, str) else None
 
 
 def _plan(
@@ -112,62 +105,62 @@ def _plan(
     trace: list[Step] | None,
     learned: Learned,
 ) -> Plan:
-    backend = _backend(policy, model)
-    facts = Facts(
-        method=request.method,
-        path=request.path,
-        query=Late(_parameters, request.query) if request.query else {},
-        headers=Late(_joined, request.headers),
-        model=model,
-        backend=backend.name,
-        body=body,
+    backend = policy.backend_for(model)
+    if backend is None:
+        raise _unknown(model)
+    query: Late[tuple[str, ...]] | Mapping[str, tuple[str, ...]] = (
+        Late(_parameters, request.query) if request.query else {}
     )
-    run = _Run(facts, Draft(body if body is not None else EMPTY, request.path, policy.limits.branches))
+    late = Late(_joined, request.headers)
+    facts = Facts(request.method, request.path, query, late, model, backend.name, body)
+    draft = Draft(body if body is not None else EMPTY, request.path, policy.limits.branches)
     more, left_out = learned(backend.name)
-    skipped = frozenset(
-        [rule.id for rule in more if rule.id in left_out and _holds(rule, run.facts)] if left_out else ()
+    strict = not are_usual(request.headers) and is_strict(request.headers)
+    index, seen = backend.index, dict[int, int]()
+    selection = index.selection(facts)
+    positions = index.possible(body, selection, seen) if trace is None else ()
+    if not (positions or more or selection.counting or trace is not None):
+        # Nothing is to be done for most requests, and nothing further to be made for these.
+        may_react = selection.surely_reacts or _may_react(selection, facts, _NO_IDS)
+        return Plan(backend, facts, draft, is_strict=strict, may_react=may_react)
+    run = _Run(facts, draft)
+    skipped = (
+        frozenset([rule.id for rule in more if rule.id in left_out and _holds(rule, facts)]) if left_out else _NO_IDS
     )
-    selection = backend.index.selection(facts)
     if trace is not None:
         trace += (_passed_over(rule, run) or _fire(rule, run) for rule in backend.rules)
         trace += (_passed_over(rule, run) or _fire(rule, run) for rule in more if rule.id not in skipped)
     else:
-        _run_possible(backend.index, selection, run)
+        _run_possible(index, selection, positions, seen, run)
         for rule in more:
             if rule.id not in skipped and _is_due(rule, run):
                 _fire(rule, run)
-    return _finish(
-        run, backend, selection, strict=not are_usual(request.headers) and is_strict(request.headers), skipped=skipped
-    )
+    return _finish(run, backend, selection, strict=strict, skipped=skipped)
 
 
-def _run_possible(index: RuleIndex, selection: Selection, run: _Run) -> None:
+def _run_possible(
+    index: RuleIndex, selection: Selection, positions: Positions, seen: dict[int, int], run: _Run
+) -> None:
     """Run the rules that can do something: as if all were run, which is what a trace does."""
-    seen: dict[int, int] = {}
-    positions = index.possible(run.facts.body, selection, seen)
     following = 0
     while following < len(positions) and run.draft.rejection is None:
-        at, body = positions[following], run.facts.body
+        at, facts = positions[following], run.facts
         following += 1
-        rule = index.rules[at]
-        if rule.matcher.holds(run.facts):
-            _fire(rule, run)
-        if run.facts.body is not body and at < selection.last:
+        if index.holds(at, facts, positions):
+            _fire(index.rules[at], run)
+        if run.facts is not facts and at < selection.last:
             # The edit may have made other rules possible, and ruled some out.
             positions = index.possible(run.facts.body, selection, seen)
             following = bisect_right(positions, at)
 
 
-def _backend(policy: Policy, model: str | None) -> Backend:
-    backend = policy.backend_for(model)
-    if backend is None:
-        raise ClientFault(
-            f"The model {model!r} does not exist: no backend of the proxy's policy has it.",
-            status=404,
-            param="model",
-            code="model_not_found",
-        )
-    return backend
+def _unknown(model: str | None) -> ClientFault:
+    return ClientFault(
+        f"The model {model!r} does not exist: no backend of the proxy's policy has it.",
+        status=404,
+        param="model",
+        code="model_not_found",
+    )
 
 
 def _parameters(query: str) -> Mapping[str, tuple[str, ...]]:
@@ -197,7 +190,7 @@ def _passed_over(rule: Rule, run: _Run) -> Step | None:
 
 
 def _fire(rule: Rule, run: _Run) -> Step:
-    draft, applied = _apply(rule, tuple((repair.name, repair.instantiate({})) for repair in rule.repairs), run)
+    draft, applied = _apply(rule, rule.acts, run)
     if applied is None:
         return Step(rule, note="matched, and found nothing to do")
     if rule.mode == "observe":
@@ -212,7 +205,7 @@ def _take(run: _Run, draft: Draft, applied: Applied) -> None:
     run.draft = draft
     if draft.rejection is not None:
         run.rejected_by = applied.rule
-    if run.facts.body is not None:
+    if run.facts.body is not draft.body and run.facts.body is not None:
         run.facts = run.facts.with_body(draft.body)
 
 
@@ -306,8 +299,8 @@ def _asked(run: _Run) -> int:
 def _refusal(run: _Run, *, strict: bool) -> ProxyError | None:
     if run.draft.rejection is not None:
         return _rejected(run.draft.rejection, run.rejected_by)
-    lossy = next((applied for applied in run.applied if applied.loses), None)
-    if strict and lossy is not None:
+    lossy = next((applied for applied in run.applied if applied.loses), None) if strict else None
+    if lossy is not None:
         return ClientFault(
             f"The rule {lossy.rule!r} would repair this request at a loss ({lossy.loses}), "
             "and the request prefers handling=strict.",
@@ -375,14 +368,14 @@ def top_up(old: Plan, have: int) -> Plan | None:
         return None
     # The choices that are there stay, so even a greedy answer is asked for again rather than copied.
     try:
-        more = [body.encode() for body in branch_bodies(run.draft.body, replace(fan, copies=1))[have:]]
+        more = [body.encode() for body in branch_bodies(run.draft.body, structs.replace(fan, copies=1))[have:]]
     except UnreadableBody:
         return None
     spreads = (*old.restore.spreads, *(Spread(fan.n, offset) for offset in range(have, fan.n)))
     return structs.replace(
         old,
         bodies=(*old.bodies[:1], *more),
-        restore=replace(old.restore, spreads=spreads, concurrency=fan.concurrency, asked=0),
+        restore=structs.replace(old.restore, spreads=spreads, concurrency=fan.concurrency, asked=0),
         applied=tuple(run.applied),
         tried=old.tried | fired,
         reactions=(*old.reactions, *reactions),

@@ -6,7 +6,7 @@ The relay speaks to a `Client`, not to aiohttp, so the data path beneath can cha
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from proxy.admission import METHODS
 from proxy.allowance import Share
 from proxy.chunks import encode_json
 from proxy.codings import beginning
-from proxy.engine import Plan, Request
+from proxy.engine import Applied, Plan, Request
 from proxy.errors import BackendFault, ProxyError
 from proxy.headers import Headers
 from proxy.policy import Backend, Policy
@@ -113,13 +113,22 @@ class Exchange(msgspec.Struct):
         # A key that opens the proxy is none of the backend's business.
         return headers.without(passed, "authorization") if self.policy.auth_keys else passed
 
+    def drop_body(self) -> None:
+        """Let go of the request's body, for which nobody asks any more: the answer may last for minutes."""
+        request, plan = self.request, self.record.plan
+        if isinstance(self.body, bytes):
+            self.share.drop(len(self.body))
+            if request.body is not None and request.body is not self.body:
+                self.share.drop(len(request.body))
+            self.body = None
+            self.request = Request(request.method, request.path, request.query, request.headers, None)
+            self.record.plan = plan.without_body() if plan is not None else None
+
     def told(self, plan: Plan | None) -> list[tuple[str, str]]:
         """Return the headers by which every answer tells its id and what was repaired."""
         told = [("x-request-id", self.request_id)]
         if plan is not None and plan.applied:
-            told.append(
-                ("Mendproxy-Repairs", headers.repairs(tuple([(a.rule, a.loses, a.warning) for a in plan.applied])))
-            )
+            told.append(("Mendproxy-Repairs", repairs_of(plan.applied)))
         return told
 
     def passed_on(self, plan: Plan, reply_headers: Headers) -> list[tuple[str, str]]:
@@ -132,6 +141,11 @@ class Exchange(msgspec.Struct):
             origin = self.address(plan.backend).rstrip("/")
             passed = [headers.relative_to(origin, name, value) for name, value in passed]
         return passed + self.told(plan)
+
+
+def repairs_of(applied: Sequence[Applied]) -> str:
+    """Return the value of Mendproxy-Repairs."""
+    return headers.repairs(tuple([(one.rule, one.loses, one.warning) for one in applied]))
 
 
 def _branch_id(request_id: str, branch: int) -> str:

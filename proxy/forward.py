@@ -7,6 +7,7 @@ nothing for a while ─► Passage.late          it is over: done(None) · it fa
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 
@@ -20,6 +21,11 @@ from proxy.errors import BackendFault
 from proxy.exchange import Exchange
 from proxy.passage import Passage
 from proxy.upstream import ClientLeft, in_body
+
+# Of a chunk's size, with its line's end.
+_LONGEST_SIZE = 8
+# Of more, it is cheaper to read it than to look for where each chunk ends.
+_MOST_CHUNKED_BYTES = 4096
 
 Done = Callable[[Exception | None], None]
 """Told of the end: None where the client has all that it can get, else Refused, a ProxyError, ClientLeft, or a bug."""
@@ -38,6 +44,7 @@ class Forward:
         self._done = done
         is_post = exchange.request.method == "POST"
         self._passage = Passage(exchange, plan, reply, is_post=is_post, now_s=time.monotonic())
+        self._idle_s = plan.backend.timeouts.idle_s
         self._is_done = False
         self._watch: Watch | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -49,6 +56,20 @@ class Forward:
         self._answering.follower = self._more
         self._client.connection.resume = self._more
         self._more()
+
+    def _pass(self, chunks: bytes) -> bool:
+        """Pass chunks on as they came, and return True; False where they have to be looked at, or to wait."""
+        size, last = whole_chunks(chunks)
+        if not size or self._is_done or self._client.is_full or not self._passage.pass_by(chunks, last):
+            return False
+        try:
+            self._client.put_chunks(chunks, size)
+        except ClientLeft as left:
+            self._finish(left)
+            return True
+        # The timer that is set finds out by itself that it is early.
+        self._late_at_s = time.monotonic() + self._idle_s
+        return True
 
     def stop(self) -> None:
         """Carry no more, and cut off what is still to come."""
@@ -107,7 +128,12 @@ class Forward:
     def _put(self, data: bytes) -> None:
         if data:
             self._begin()
-            self._exchange.record.has_content = True
+            record = self._exchange.record
+            if not record.has_content:
+                record.has_content = True
+                if self._passage.is_stream:
+                    self._exchange.drop_body()
+                    self._plan = record.plan or self._plan
             self._client.put(data)
 
     def _begin(self) -> None:
@@ -124,6 +150,9 @@ class Forward:
     def _wait(self) -> None:
         """Have `_look` called when nothing comes for too long. One timer serves many waits: it mostly is early."""
         now_s, steady_s = time.monotonic(), self._passage.steady_s
+        connection = self._answering.connection
+        if steady_s is not None and connection is not None and self._passage.is_stream and self._client.takes_chunks:
+            connection.relay = self._pass
         wait_s = self._passage.wait_s(now_s) if steady_s is None else steady_s
         self._late_at_s = now_s + wait_s
         if self._timer is not None and self._timer_at_s > self._late_at_s:
@@ -184,6 +213,33 @@ class Forward:
             return
         self._client.abort()
         self._finish(None)
+
+
+def whole_chunks(data: bytes) -> tuple[int, int]:
+    """Return the size of all chunks that data is, and of the last one; 0 where it is not just chunks, spelt as ours."""
+    total = size = at = 0
+    end = len(data)
+    while at < end <= _MOST_CHUNKED_BYTES:
+        stop = data.find(b"\r\n", at, at + _LONGEST_SIZE)
+        told = data[at:stop]
+        if stop < 0 or not told.isalnum():
+            return 0, 0
+        size = _size(told)
+        at = stop + size + 4
+        if not size or data[at - 2 : at] != b"\r\n":
+            return 0, 0
+        total += size
+    return total, size
+
+
+@functools.lru_cache(maxsize=4096)
+def _size(told: bytes) -> int:
+    """Return the size that a chunk tells, 0 where it is the last one, or we would spell it otherwise."""
+    try:
+        size = int(told, 16)
+    except ValueError:
+        return 0
+    return size if told == b"%x" % size else 0
 
 
 def _nobody(_error: Exception | None) -> None:

@@ -76,6 +76,10 @@ class Names:
         self.are_usual = _UNUSUAL.isdisjoint(self.at)
         self._masks: dict[frozenset[str], list[bool]] = {}
 
+    def are_usual_but(self, names: frozenset[str]) -> bool:
+        """Return whether there is none of those that seldom come, but for these."""
+        return self.are_usual or (_UNUSUAL - names).isdisjoint(self.at)
+
     def but(self, dropped: frozenset[str]) -> list[bool]:
         """Return which of the names are not among those that are dropped."""
         mask = self._masks.get(dropped)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from http import HTTPStatus
+from typing import Protocol, cast
 
 import structlog
 from aiohttp.http import RawRequestMessage, RawResponseMessage
@@ -23,7 +25,7 @@ from proxy.direct import DirectReply, DirectUpstream
 from proxy.direct_client import DirectClient
 from proxy.engine import Plan, Request
 from proxy.errors import BackendFault, ProxyError, ProxyFault
-from proxy.exchange import Refused
+from proxy.exchange import Exchange, Refused
 from proxy.forward import Forward
 from proxy.headers import content_coding
 from proxy.models import is_joined
@@ -31,25 +33,40 @@ from proxy.passage import is_looked_at
 from proxy.pool import Answering, is_stale
 from proxy.relay import Begun
 from proxy.restoring import Restoring, begin_restoring
-from proxy.server import DataPort, where
+from proxy.server import DataPort, Learner, Work, where
 from proxy.tracing import BranchSpan
 from proxy.upstream import Call, ClientLeft, before_head
+from proxy.whole import Whole
 from proxy.wire import Served, is_spoken
 
-# Above this a body is read in parts, by a task.
-MAX_BODY_BYTES = 256 * 1024
+# Above this a body is read by a task, which streams it on where no rule looks into it.
+MAX_BODY_BYTES = 4 * 1024 * 1024
 _LOWEST_REFUSAL = int(HTTPStatus.BAD_REQUEST)
 
 log = structlog.get_logger("mendproxy")
 
 
+class LaneLearner(Learner, Protocol):
+    """Remembers what becomes of heads."""
+
+    def request_goes(self, connection: Served, exchange: Exchange, plan: Plan, call: Call) -> None:
+        """Look at what is sent to the backend."""
+
+    def answer_goes(self, answering: Answering, exchange: Exchange, plan: Plan, told: bytes) -> None:
+        """Look at an answer that came as a whole, and at the head that the client is told."""
+
+    def stream_goes(self, answering: Answering, exchange: Exchange, plan: Plan, told: bytes) -> None:
+        """Look at an answer of which a stream was made, and at the head that the client is told."""
+
+
 class Lane:
     """Takes requests for a data port."""
 
-    def __init__(self, port: DataPort, upstream: DirectUpstream) -> None:
-        """Take them for `port`, which asks through `upstream`."""
+    def __init__(self, port: DataPort, upstream: DirectUpstream, learner: LaneLearner) -> None:
+        """Take them for `port`, which asks through `upstream`; `learner` sees what comes and goes."""
         self.port = port
         self.upstream = upstream
+        self.learner = learner
 
     def __call__(self, connection: Served, message: RawRequestMessage, body: StreamReader) -> InLane | None:
         """Answer a request that has come whole, or return None: it takes a task."""
@@ -57,7 +74,9 @@ class Lane:
             return None
         if body.total_bytes > MAX_BODY_BYTES:
             return None
-        one = InLane(self, connection, message, body)
+        client = DirectClient(connection, message, self.port.metrics.streams_open)
+        work = self.port.open(message, client, connection.peer, connection.scheme)
+        one = InLane(self, connection, message, body, work)
         one.begin()
         return one
 
@@ -80,13 +99,16 @@ class InLane:
         "client",
     )
 
-    def __init__(self, lane: Lane, connection: Served, message: RawRequestMessage, body: StreamReader) -> None:
+    def __init__(
+        self, lane: Lane, connection: Served, message: RawRequestMessage, body: StreamReader, work: Work
+    ) -> None:
+        """Serve a request; `work` holds it, and a DirectClient."""
         self._lane = lane
         self._connection = connection
         self._message = message
         self._body = body
-        self.client = DirectClient(connection, message, lane.port.metrics.streams_open)
-        self._work = lane.port.open(message, self.client, connection.peer, connection.scheme)
+        self._work = work
+        self.client = cast("DirectClient", work.client)
         self._answering: Answering | None = None
         self._forward: Forward | Restoring | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -96,8 +118,15 @@ class InLane:
 
     def begin(self) -> None:
         """Send the request on, or hand it over."""
+        self._begin(self._ask)
+
+    def go_on(self) -> None:
+        """Send on a request whose plan is known, or hand it over."""
+        self._begin(self._send)
+
+    def _begin(self, how: Callable[[], bool]) -> None:
         try:
-            if not self._ask():
+            if not how():
                 self._hand_over()
         except ProxyError as error:
             self._hand_over(error)
@@ -110,28 +139,35 @@ class InLane:
 
     def _ask(self) -> bool:
         """Return whether the request was sent on. Raises: ProxyError."""
-        port, exchange = self._lane.port, self._work.exchange
+        port, exchange, body = self._lane.port, self._work.exchange, self._body
         port.admit(self._message, exchange)
         said = exchange.request
         if is_joined(exchange) or content_coding(said.headers) != "identity":
             return False
-        if self._body.total_bytes > exchange.policy.limits.body_bytes:
+        if body.total_bytes > exchange.policy.limits.body_bytes:
             raise too_large(exchange.policy.limits.body_bytes)
-        if self._message.chunked or self._body.total_bytes:
+        if self._message.chunked or body.total_bytes:
             if not port.reads_body(said):
                 return False
-            exchange.share.take(self._body.total_bytes)
-            raw = self._body.read_nowait()
+            exchange.share.take(body.total_bytes)
+            raw = body.read_nowait()
             exchange.body = raw
             exchange.request = said = Request(said.method, said.path, said.query, said.headers, raw)
-        plan = self._work.plan = engine.plan(said, exchange.policy, learned=port.lessons.rules)
+        self._lane.learner.request_came(self._connection, self._message, exchange)
+        self._work.plan = engine.plan(said, exchange.policy, learned=port.lessons.rules)
+        return self._send()
+
+    def _send(self) -> bool:
+        """Return whether the request was sent on, by its plan."""
+        exchange, plan = self._work.exchange, self._work.plan
         exchange.record.plan = plan
-        if plan.refusal is not None or plan.backend.max_concurrency:
+        if plan is None or plan.refusal is not None or plan.backend.max_concurrency:
             return False
         if plan.restore is not None:
             return self._restore(plan)
         backend = plan.backend
         base, call = exchange.address(backend), exchange.call(plan, 0)
+        self._lane.learner.request_goes(self._connection, exchange, plan, call)
         self._span = call.span
         if self._span is not None:
             self._span.sent()
@@ -145,9 +181,22 @@ class InLane:
 
     def _restore(self, plan: Plan) -> bool:
         """Return whether a request is sent on whose answer is made into another."""
-        exchange, upstream = self._work.exchange, self._lane.upstream
-        self._forward = begin_restoring(exchange, plan, upstream, self.client, self._done, self._go_on)
-        return self._forward is not None
+        exchange, lane = self._work.exchange, self._lane
+        learn = lane.learner.stream_goes
+        one = begin_restoring(exchange, plan, lane.upstream, self.client, self._done, self._go_on, learn)
+        self._forward = one
+        if one is not None and len(plan.bodies) == 1:
+            lane.learner.request_goes(self._connection, exchange, plan, exchange.call(plan, 0))
+        return one is not None
+
+    def asked_to_restore(self, answering: Answering, sent_at_s: float, whole: Whole) -> None:
+        """Follow a request that was sent on a connection that had been idle, and make its answer into another."""
+        exchange, plan = self._work.exchange, self._work.plan
+        if plan is not None:
+            exchange.record.plan = plan
+            learn = self._lane.learner.stream_goes
+            self._forward = one = Restoring(exchange, plan, whole, self.client, self._done, self._go_on, learn)
+            one.asked(answering, sent_at_s)
 
     def _go_on(self, begun: Begun) -> None:
         self._forward = None
@@ -170,11 +219,23 @@ class InLane:
             self._drop()
             self._hand_over_bug(bug)
 
+    def asked(self, answering: Answering, sent_at_s: float) -> None:
+        """Follow a request that was sent on a connection that had been idle."""
+        if self._work.plan is not None:
+            self._work.exchange.record.plan = self._work.plan
+            self._is_old = True
+            self._asked(self._work.plan, answering, sent_at_s)
+
+    def is_late(self) -> None:
+        """Take note that the answer's head did not come in time."""
+        self._late()
+
     def _asked(self, plan: Plan, answering: Answering, sent_at_s: float) -> None:
         self._answering = answering
         answering.sent_at_s = sent_at_s
         answering.follower = self._news
-        self._timer = asyncio.get_running_loop().call_later(plan.backend.timeouts.first_content_s, self._late)
+        wait_s = max(0.0, sent_at_s + plan.backend.timeouts.first_content_s - time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._late)
 
     def _news(self) -> None:
         """Look at what came of the request: its answer's head, or that there will be none."""
@@ -209,6 +270,7 @@ class InLane:
             return
         reply = DirectReply(answering, answering.sent_at_s)
         self._forward = forward = Forward(self._work.exchange, plan, reply, self.client, self._done)
+        self._work.plan = None  # it holds the request's body
         forward.start()
 
     def _pass_on(self, plan: Plan, answering: Answering, message: RawResponseMessage) -> None:
@@ -216,7 +278,8 @@ class InLane:
         exchange, body, left = self._work.exchange, answering.take(), None
         exchange.record.has_content = bool(body)
         try:
-            self.client.tell(message.code, message.reason, exchange.passed_on(plan, answering.said), body)
+            told = self.client.tell(message.code, message.reason, exchange.passed_on(plan, answering.said), body)
+            self._lane.learner.answer_goes(answering, exchange, plan, told)
         except ClientLeft as gone:
             left = gone
         answering.end()
@@ -250,7 +313,7 @@ class InLane:
         if isinstance(error, Refused | BackendFault):
             record.rounds, record.branches = record.rounds - 1, record.branches - 1
             self._trace_failure(error)
-            self._answering = None
+            self._answering, self._work.plan = None, record.plan
             self._hand_over(begun=Begun(failure=error))
             return
         if error is not None and not isinstance(error, ClientLeft):

@@ -7,7 +7,6 @@ start ─► serving ── SIGTERM ─► draining: /readyz 503 ── grace �
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import resource
 import signal
@@ -19,6 +18,7 @@ import structlog
 from aiohttp import web
 
 from proxy.admin import AdminPort
+from proxy.collector import freeze
 from proxy.options import Options
 from proxy.policy import Policy
 from proxy.posture import posture
@@ -82,17 +82,6 @@ def allow_descriptors() -> None:
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def freeze() -> None:
-    """Let what is loaded by now stay: the collector need not look at it again on every pass.
-
-    A request that goes well leaves no cycles behind, so the passes may be rarer than by default, where they cost a
-    tenth of all time. One that fails may leave some, so they may not be rare: a soak grew to ten times its memory.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(2_000, 10, 10)
 
 
 async def open_admin_port(stack: AsyncExitStack, options: Options, operated: Operated, status: Status) -> str:

@@ -95,15 +95,35 @@ class TimeStamper:
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         """Return the event with its time."""
+        event["timestamp"] = self.now()
+        return event
+
+    def now(self) -> str:
+        """Return the time."""
         microseconds = time.time_ns() // 1000
         second = microseconds // 1_000_000
         if second != self._second:
             self._second, self._text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        event["timestamp"] = f"{self._text}.{microseconds % 1_000_000:06d}Z"
-        return event
+        return f"{self._text}.{microseconds % 1_000_000:06d}Z"
 
 
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
+
+
+class Told(msgspec.Struct):
+    """An event whose fields are known ahead; who writes it fills in what stands here.
+
+    A struct, since there is one for each request: it is made and written in a third of a dict's time.
+    """
+
+    level: str = ""
+    timestamp: str = ""
+    pid: int | msgspec.UnsetType = msgspec.UNSET
+
+
+def _fields(told: Told) -> EventDict:
+    """Return what is told, by name."""
+    return {name: value for name, value in msgspec.structs.asdict(told).items() if value not in ("", msgspec.UNSET)}
 
 
 class AsJson:
@@ -123,11 +143,26 @@ class AsJson:
         self._add_time(logger, method, event)
         if self._pid is not None:
             event["pid"] = self._pid
-        try:
-            line = _encode(event)
-        except (UnicodeEncodeError, TypeError):
-            line = b"\xff"
-        return line if line.isascii() else json.dumps(event, default=repr, separators=(",", ":")).encode()
+        return _as_json(event)
+
+    def line(self, method: str, told: Told) -> bytes:
+        """Return an event whose fields are known, as JSON."""
+        told.level, told.timestamp = method, self._add_time.now()
+        if self._pid is not None:
+            told.pid = self._pid
+        return _as_json(told)
+
+
+def _as_json(event: EventDict | Told) -> bytes:
+    try:
+        line = _encode(event)
+    except (UnicodeEncodeError, TypeError):
+        line = b"\xff"
+    if line.isascii():
+        return line
+    if isinstance(event, Told):
+        event = _fields(event)
+    return json.dumps(event, default=repr, separators=(",", ":")).encode()
 
 
 class _Through(logging.Handler):
@@ -138,15 +173,19 @@ class _Through(logging.Handler):
         structlog.get_logger(record.name).log(record.levelno, record.msg, error=kind)
 
 
-def tell(logger: Any, method: str, told: EventDict) -> None:
-    """Log an event that is a dict already, at a level that is enabled: structlog's own way copies it four times."""
-    line: Any = {**logger._context, **told} if logger._context else told  # noqa: SLF001 as a method of the logger's would
+def tell(logger: Any, method: str, told: Told) -> None:
+    """Log an event at a level that is enabled: structlog's own way copies it four times."""
+    processors, sink = logger._processors, logger._logger  # noqa: SLF001 as a method of the logger's would
+    if type(processors[0]) is AsJson and not logger._context:  # noqa: SLF001 as above
+        getattr(sink, method)(processors[0].line(method, told))
+        return
+    line: Any = {**logger._context, **_fields(told)}  # noqa: SLF001 as above
     try:
-        for processor in logger._processors:  # noqa: SLF001 as above
-            line = processor(logger._logger, method, line)  # noqa: SLF001 as above
+        for processor in processors:
+            line = processor(sink, method, line)
     except structlog.DropEvent:
         return
-    getattr(logger._logger, method)(line)  # noqa: SLF001 as above
+    getattr(sink, method)(line)
 
 
 def set_up(log_format: LogFormat, level: str = "info", pid: int | None = None) -> Sink:

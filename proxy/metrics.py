@@ -13,7 +13,6 @@ from proxy import __version__
 from proxy.engine import Applied
 from proxy.errors import BackendFault
 from proxy.exchange import Record
-from proxy.exposition import as_text
 from proxy.numbers import BUCKETS, Cells, Numbers, RuleCount, Series
 from proxy.policy import Policy
 
@@ -84,7 +83,8 @@ class Metrics:
             Histogram(BUCKETS[name], numbers.histograms[name])
             for name in ("request_duration_seconds", "time_to_first_byte_seconds", "fanout_branches")
         )
-        self.in_flight = Gauge(numbers.gauges["requests_in_flight"])
+        self.in_flight = numbers.gauges["requests_in_flight"]
+        self.in_flight[()] = 0.0
         self.streams_open = Gauge(numbers.gauges["streams_open"])
         numbers.gauges["build_info"][(__version__,)] = 1.0
         numbers.gauges["policy_last_reload_successful"][()] = 0.0
@@ -115,10 +115,11 @@ class Metrics:
 
     def answered(self, path: str, status: int, record: Record, seconds: float, first_byte_s: float | None) -> None:
         """Count a request that is over. Units: seconds; `first_byte_s` is None where nothing was sent."""
-        key = path if path in PATHS else OTHER, status, outcome(status, record)
+        path = path if path in PATHS else OTHER
+        key = path, status, outcome(status, record)
         labels = self._requests.get(key)
         if labels is None:
-            labels = self._requests[key] = key[0], str(status), key[2]
+            labels = self._requests[key] = path, str(status), key[2]
         self._answered[labels] = self._answered.get(labels, 0.0) + 1
         self._duration.observe(seconds)
         if first_byte_s is not None:
@@ -149,6 +150,9 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
+        # Who is never asked does without Prometheus' library.
+        from proxy.exposition import as_text
+
         return as_text(self.numbers)
 
 

@@ -95,6 +95,19 @@ class Passage:
         self.steady_s = None if self._life is not None or self.is_over else self._timeouts.idle_s
         return data
 
+    def pass_by(self, chunks: bytes, last: int) -> bool:
+        """Return whether chunks of an event stream may go to the client as they are on the wire, unread.
+
+        The last one has `last` bytes of the stream, and a line's end after them.
+        """
+        if self.steady_s is None or last < _TAIL_BYTES:
+            return False
+        tail = chunks[-_TAIL_BYTES - 2 : -2]
+        if b"[DONE]" in tail:
+            return False
+        self._tail = tail
+        return True
+
     def end(self) -> bytes:
         """Return what may go to the client now that the answer has ended.
 

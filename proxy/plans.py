@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
+from msgspec import structs
 
+from proxy.body import Body
 from proxy.errors import ProxyError
 from proxy.headers import Headers
 from proxy.matching import Facts
@@ -17,6 +19,9 @@ from proxy.spread import Spread
 
 Kind = Literal["chat", "text"]
 Usage = Literal["once", "sum"]
+
+
+_NOTHING = Body.of({})
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -29,9 +34,8 @@ class Request(msgspec.Struct, frozen=True):
     body: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """A rule that did something. `loses` is None when the client can't tell the difference."""
+class Applied(msgspec.Struct, frozen=True):
+    """A rule that did something. `loses` is None when the client can't tell the difference. A struct, as Plan is."""
 
     rule: str
     repairs: tuple[str, ...]
@@ -39,9 +43,8 @@ class Applied:
     warning: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """How the branches' answers become the one that the client asked for."""
+class Restore(msgspec.Struct, frozen=True):
+    """How the branches' answers become the one that the client asked for. A struct, as Plan is."""
 
     kind: Kind | None
     stream: bool
@@ -97,11 +100,15 @@ class Plan(msgspec.Struct, frozen=True):
             return False
         return not self.bodies or (not self.draft.body.is_edited and self.bodies == (self.draft.body.source,))
 
+    def without_body(self) -> Plan:
+        """Return the plan of a request whose body nobody asks for any more."""
+        facts, draft = structs.replace(self.facts, body=None), Draft(_NOTHING, self.draft.path)
+        return structs.replace(self, facts=facts, draft=draft, bodies=())
+
     @property
     def asks_for_stream(self) -> bool:
         """Whether the body that goes upstream asks for a stream; one whose field can't be read does not."""
-        body = self.draft.body
-        return "stream" in body and body.kind("stream") == "boolean" and body["stream"] is True
+        return self.draft.body.is_true("stream")
 
     @property
     def kind(self) -> Kind | None:
@@ -109,9 +116,11 @@ class Plan(msgspec.Struct, frozen=True):
         return kind_of(self.facts.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a rule did with a request, for `explain`. `miss` is the first check that failed and the value it met."""
+class Step(msgspec.Struct, frozen=True):
+    """What a rule did with a request, for `explain`. `miss` is the first check that failed and the value it met.
+
+    A struct, as Plan is.
+    """
 
     rule: Rule
     applied: Applied | None = None

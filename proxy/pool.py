@@ -247,7 +247,7 @@ class Answering:
             data = encode_call(call, self.origin)
             self.connection.ask(self, data, is_bare=call.method == "HEAD", may_switch=may_switch)
             if isinstance(call.body, bytes) and len(call.body) > PART_BYTES:
-                _Pump(self.connection, call.body)()
+                send_large(self.connection, call.body)
 
     def head_came(self, message: RawResponseMessage, said: HeaderList, body: StreamReader) -> None:
         """Take the head of the answer."""
@@ -355,16 +355,23 @@ class Answering:
             self.pool.drop(connection)
 
 
+def send_large(connection: Connection, body: bytes) -> None:
+    """Send a body in parts, each when the one before has gone out: all of it would be held a second time."""
+    _Pump(connection, body)()
+
+
 class _Pump:
-    """Sends a large body in parts, each when the one before has gone out: all of it would be held a second time."""
+    """What sends a large body."""
 
     def __init__(self, connection: Connection, body: bytes) -> None:
         self._connection = connection
         self._left = memoryview(body)
         connection.resume = self
+        connection.is_sending = True
 
     def __call__(self) -> None:
         transport = self._connection.transport
         while self._left and transport is not None and not self._connection.writing_paused:
             part, self._left = self._left[:PART_BYTES], self._left[PART_BYTES:]
             transport.write(part)
+        self._connection.is_sending = bool(self._left)

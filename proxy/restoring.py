@@ -26,6 +26,9 @@ from proxy.pool import Answering
 from proxy.upstream import ClientLeft
 from proxy.whole import Whole
 
+Learn = Callable[[Answering, Exchange, Plan, bytes], None]
+"""Told of an answer, and of the head of the stream that was made of it."""
+
 GoOn = Callable[[Begun], None]
 """Told of what has become of the request, where a task has to go on with it."""
 
@@ -48,6 +51,7 @@ class Restoring:
         "_go_on",
         "_is_noted",
         "_is_old",
+        "_learn",
         "_most_bytes",
         "_plan",
         "_timer",
@@ -57,12 +61,20 @@ class Restoring:
     )
 
     def __init__(
-        self, exchange: Exchange, plan: Plan, whole: Whole, client: DirectClient, done: Done, go_on: GoOn
+        self,
+        exchange: Exchange,
+        plan: Plan,
+        whole: Whole,
+        client: DirectClient,
+        done: Done,
+        go_on: GoOn,
+        learn: Learn | None = None,
     ) -> None:
-        """Answer `client`; one of `done` and `go_on` is told of the end, once."""
+        """Answer `client`; one of `done` and `go_on` is told of the end, once, `learn` of a stream's head."""
         self._exchange = exchange
         self._plan = plan
         self._whole = whole
+        self._learn = learn
         self._client = client
         self._done = done
         self._go_on = go_on
@@ -93,6 +105,14 @@ class Restoring:
         self._asking = connecting = asyncio.get_running_loop().create_task(asking)
         connecting.add_done_callback(self._connected)
         self._set_timer(self._began_s)
+
+    def asked(self, answering: Answering, began_s: float) -> None:
+        """Follow a request that was sent, and counted, at `began_s`, on a connection that had been idle."""
+        self._comment_s += began_s - self._began_s
+        self._began_s, self._is_old = began_s, True
+        self._exchange.record.rounds += 1
+        self._exchange.record.branches += 1
+        self._asked(answering, began_s)
 
     def _asked(self, answering: Answering, now_s: float) -> None:
         self._asking = answering
@@ -185,7 +205,9 @@ class Restoring:
             return
         exchange.record.has_content = True
         try:
-            client.tell(200, None, exchange.passed_on(self._plan, restored[0]), restored[1])
+            told = client.tell(200, None, exchange.passed_on(self._plan, restored[0]), restored[1])
+            if self._learn is not None and self._whole.restoring.stream:
+                self._learn(answering, exchange, self._plan, told)
         except ClientLeft as gone:
             left = gone
         self._finish(left)
@@ -218,7 +240,13 @@ class Restoring:
 
 
 def begin_restoring(
-    exchange: Exchange, plan: Plan, upstream: DirectUpstream, client: DirectClient, done: Done, go_on: GoOn
+    exchange: Exchange,
+    plan: Plan,
+    upstream: DirectUpstream,
+    client: DirectClient,
+    done: Done,
+    go_on: GoOn,
+    learn: Learn | None = None,
 ) -> Restoring | None:
     """Return what asks, and answers the client, once it has begun to; None where nothing was done: it takes a task."""
     whole = Whole.of(plan)
@@ -228,7 +256,7 @@ def begin_restoring(
         exchange.share.take(sum([len(body) for body in plan.bodies if body is not exchange.body]))
     except ProxyFault:
         return None
-    one = Restoring(exchange, plan, whole, client, done, go_on)
+    one = Restoring(exchange, plan, whole, client, done, go_on, learn)
     one.ask(upstream)
     return one
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import logging
 import os
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -25,24 +25,25 @@ from proxy.client import HttpClient
 from proxy.direct import DirectUpstream
 from proxy.direct_client import DirectClient
 from proxy.engine import Request
-from proxy.errors import BackendFault, ClientFault, ProxyError, ProxyFault, without_frames
-from proxy.exchange import Exchange, tell_error
-from proxy.headers import Headers
+from proxy.errors import ClientFault, ProxyError, ProxyFault, without_frames
+from proxy.exchange import Exchange, Record, tell_error
+from proxy.headers import HeaderList, Headers
 from proxy.learn import Lessons
-from proxy.log import tell
 from proxy.metrics import PATHS, Metrics, outcome
 from proxy.models import is_joined, list_models
 from proxy.policy import Backend, Policy
 from proxy.relay import NOT_BEGUN, Begun, carry_out
+from proxy.request_log import tell_request
 from proxy.tracing import Ended, Tracer
 from proxy.tunnel import tunnel
 from proxy.upstream import ClientLeft, Streamed, Upstream
-from proxy.wire import Lane, Served, listen, message_of
+from proxy.wire import Lane, QuickLane, Served, listen, message_of
 
 # What a request line and a header may be long: nginx's four buffers of 8 KiB, rounded up to what browsers send.
 MAX_LINE_BYTES = 64 * 1024
 IDLE_CONNECTION_S = 75.0
 _IDS_AT_ONCE = 64
+_VARIANTS = {f"{digit:x}": "89ab"[digit & 3] for digit in range(16)}
 # nginx' status, for log and metrics only, of a request whose client has left.
 LEFT = 499
 
@@ -60,6 +61,13 @@ class Work(msgspec.Struct):
     begun: Begun = NOT_BEGUN
 
 
+class Learner(Protocol):
+    """Remembers requests' heads; see quick.py."""
+
+    def request_came(self, connection: Served, message: RawRequestMessage, exchange: Exchange) -> None:
+        """Look at a request that may be served, and was read."""
+
+
 class DataPort:
     """Serves clients. The policy is one value, replaced whole by `use`; a request keeps the one that it began with."""
 
@@ -74,19 +82,22 @@ class DataPort:
         """Serve by `policy`; `address` is where a backend is reached."""
         self.metrics = metrics if metrics is not None else Metrics()
         self.metrics.reloaded(policy)
+        self._in_flight = self.metrics.in_flight
+        self._lessons_told = 0
         self.lessons = lessons if lessons is not None else Lessons(time.time)
         self._policy = policy
         self._is_inspected = engine.inspected_paths(policy)
         self.upstream = upstream
         self.tracer: Tracer | None = None
-        self._address = address
+        self.learner: Learner | None = None
+        self.address = address
         self.reserve = Reserve(policy.limits.total_bytes)
         # Bound once: finding out how to log costs as much as the line.
         self._log: structlog.typing.FilteringBoundLogger = log.bind()
         self.is_closing = False
         self.is_leaving = False
         self.in_flight = 0
-        self._ids = Ids()
+        self.ids = Ids()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -105,12 +116,13 @@ class DataPort:
         """Return when no request is being served."""
         await self._idle.wait()
 
-    def server(self, lane: Lane | None = None) -> web.Server:
-        """Return the aiohttp server; it cancels a request whose client has left. `lane` is asked first, where given."""
+    def server(self, lane: Lane | None = None, quick: QuickLane | None = None) -> web.Server:
+        """Return the aiohttp server, which cancels a request whose client has left; the lanes are asked first."""
         return listen(
             self.handle,
             lane,
             lambda: self._policy.limits.connections,
+            quick,
             keepalive_timeout=IDLE_CONNECTION_S,
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_LINE_BYTES,
@@ -148,8 +160,33 @@ class DataPort:
         self, message: RawRequestMessage, client: HttpClient | DirectClient, peer: str | None, scheme: str
     ) -> Work:
         """Begin to serve a request."""
-        started_s = time.perf_counter()
-        said = headers.of_wire(message.raw_headers)
+        self.came()
+        work = self.work_of(message, client, peer, scheme)
+        if self.tracer is not None:
+            exchange = work.exchange
+            exchange.trace = self.tracer.begin(exchange.request, scheme, exchange.version)
+        return work
+
+    def came(self) -> None:
+        """Count a request that came."""
+        self.in_flight += 1
+        self._in_flight[()] += 1
+        if self.in_flight == 1:
+            self._idle.clear()
+
+    def work_of(
+        self,
+        message: RawRequestMessage,
+        client: HttpClient | DirectClient,
+        peer: str | None,
+        scheme: str,
+        begun: tuple[float, str, HeaderList] | None = None,
+    ) -> Work:
+        """Return what there is to be done of a request; `begun` is when that began, its id, and its headers."""
+        if begun is None:
+            started_s, request_id, said = time.perf_counter(), "", headers.of_wire(message.raw_headers)
+        else:
+            started_s, request_id, said = begun
         is_usual = said.names.are_usual and message.method != "CONNECT"
         is_last = not is_usual and ends_connection(message.method, said)
         client.is_closing = self.is_closing or self.is_leaving or is_last
@@ -159,41 +196,48 @@ class DataPort:
             body=None,
             policy=self._policy,
             upstream=self.upstream,
-            address=self._address,
+            address=self.address,
             client=client,
-            request_id=(None if is_usual else headers.sane_request_id(said)) or self._ids.new(),
+            request_id=request_id or (None if is_usual else headers.sane_request_id(said)) or self.ids.new(),
             peer=peer,
             scheme=scheme,
             version="1.1" if message.version == HttpVersion11 else "1.0",
             share=Share(self.reserve),
         )
-        if self.tracer is not None:
-            exchange.trace = self.tracer.begin(exchange.request, scheme, exchange.version)
-        self.in_flight += 1
-        self.metrics.in_flight.inc()
-        self._idle.clear()
         return Work(exchange, client, started_s)
 
     def close(self, work: Work) -> None:
         """Take note that a request is served."""
-        work.client.close()
-        work.exchange.share.give_back()
-        self.in_flight -= 1
-        self.metrics.in_flight.dec()
-        if not self.in_flight:
-            self._idle.set()
-        self._record(work.exchange, work.client, work.started_s)
-        if work.exchange.record.error is not None:
-            without_frames(work.exchange.record.error)
-
-    def _record(self, exchange: Exchange, client: HttpClient | DirectClient, started_s: float) -> None:
-        seconds = time.perf_counter() - started_s
-        first_byte_s = client.begun_at_s - started_s if client.begun_at_s is not None else None
+        exchange, client = work.exchange, work.client
+        client.close()
+        exchange.share.give_back()
         status = LEFT if exchange.record.has_left else client.begun_status or LEFT
-        self.metrics.answered(exchange.request.path, status, exchange.record, seconds, first_byte_s)
         if exchange.trace is not None:
             exchange.trace.end(_ended(exchange, status))
-        _log(self._log, exchange, client, status, seconds)
+        record, sent_bytes, began_s = exchange.record, client.sent_bytes, client.begun_at_s
+        self.went(exchange.request, exchange.request_id, record, status, sent_bytes, work.started_s, began_s)
+        if record.error is not None:
+            without_frames(record.error)
+
+    def went(
+        self,
+        request: Request,
+        request_id: str,
+        record: Record,
+        status: int,
+        sent_bytes: int,
+        started_s: float,
+        begun_at_s: float | None,
+    ) -> None:
+        """Count a request that is over, and log it. Units: seconds of `time.perf_counter`."""
+        self.in_flight -= 1
+        self._in_flight[()] -= 1
+        if not self.in_flight:
+            self._idle.set()
+        seconds = time.perf_counter() - started_s
+        first_byte_s = begun_at_s - started_s if begun_at_s is not None else None
+        self.metrics.answered(request.path, status, record, seconds, first_byte_s)
+        tell_request(self._log, request, request_id, record, status, sent_bytes, seconds)
 
     async def _answer(self, request: web.BaseRequest, work: Work) -> None:
         exchange = work.exchange
@@ -228,6 +272,8 @@ class DataPort:
             return None
         await answer_expect(request)
         await self._read(request, exchange, limit)
+        if self.learner is not None and isinstance(request.protocol, Served):
+            self.learner.request_came(request.protocol, message_of(request), exchange)
         return engine.plan(exchange.request, exchange.policy, learned=self.lessons.rules)
 
     def admit(self, message: RawRequestMessage, exchange: Exchange) -> None:
@@ -241,10 +287,17 @@ class DataPort:
 
     def learn(self, exchange: Exchange) -> None:
         """Remember what a request's refusals taught, now that it is answered well."""
-        record, status = exchange.record, exchange.client.begun_status
-        if record.plan is not None and record.error is None and status is not None and status < 300:
-            self.lessons.answered(record.plan)
-            self.metrics.learned(len(self.lessons))
+        self.learn_from(exchange.record, exchange.client.begun_status)
+
+    def learn_from(self, record: Record, status: int | None) -> None:
+        """Remember what the refusals taught of which `record` tells."""
+        plan = record.plan
+        if plan is not None and record.error is None and status is not None and status < 300:
+            self.lessons.answered(plan)
+            count = len(self.lessons)
+            if count != self._lessons_told:
+                self._lessons_told = count
+                self.metrics.learned(count)
 
     def _check_key(self, exchange: Exchange) -> None:
         if self.is_closing:
@@ -306,7 +359,7 @@ def _random_ids(count: int) -> list[str]:
 
 
 def _as_uuid(digits: str) -> str:
-    variant = "89ab"[int(digits[16], 16) & 3]
+    variant = _VARIANTS[digits[16]]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
@@ -350,36 +403,3 @@ def _ended(exchange: Exchange, status: int) -> Ended:
         record.error,
         record.has_left,
     )
-
-
-def _log(
-    logger: structlog.typing.FilteringBoundLogger,
-    exchange: Exchange,
-    client: HttpClient | DirectClient,
-    status: int,
-    seconds: float,
-) -> None:
-    record, plan = exchange.record, exchange.record.plan
-    applied = plan.applied if plan is not None else ()
-    has_failed = record.is_truncated or isinstance(record.error, BackendFault | ProxyFault)
-    if not logger.is_enabled_for(logging.WARNING if has_failed else logging.INFO):
-        return
-    told = {
-        "id": exchange.request_id,
-        "method": exchange.request.method,
-        "path": exchange.request.path,
-        "model": plan.facts.model if plan is not None else None,
-        "backend": plan.backend.name if plan is not None else None,
-        "status": status,
-        "rules": [one.rule for one in applied] if applied else [],
-        "observed": [one.rule for one in plan.observed] if plan is not None and plan.observed else [],
-        "warnings": [one.warning for one in applied if one.warning] if applied else [],
-        "branches": record.branches,
-        "rounds": record.rounds,
-        "sent_bytes": client.sent_bytes,
-        "seconds": round(seconds, 6),
-        "error": record.error.token if record.error is not None else None,
-        "truncated": record.is_truncated,
-        "event": "request",
-    }
-    tell(logger, "warning" if has_failed else "info", told)

@@ -6,6 +6,7 @@ answer's bytes ── decode ─► undo ─► events_of, or merge_answers ─�
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from proxy import sse
 from proxy.chunks import decode_answer, failure_of
@@ -36,16 +37,34 @@ class Whole:
     def restored(self, data: bytes, head: Headers) -> tuple[Headers, bytes] | None:
         """Return the head and the body that the client gets; None where it takes more than this to make them."""
         restoring, kind = self.restoring, self.kind
+        if restoring.stream:
+            events = self.events(data)
+            return (stream_head(head), events) if events is not None else None
         try:
-            answer = decode_answer(data)
-            if failure_of(answer) is not None:
+            answer = self._undone(data)
+            if answer is None:
                 return None
-            for make in restoring.undos:
-                answer = make().answer(answer)
-            if not restoring.stream:
-                body = json_body(merge_answers([answer], restoring.spreads, restoring.usage), restoring, kind)
-                return json_head(head, body), body
+            body = json_body(merge_answers([answer], restoring.spreads, restoring.usage), restoring, kind)
         except BackendFault:
             return None
-        events = events_of(answer, kind, include_usage=restoring.include_usage)
-        return None if events is None else (stream_head(head), events + sse.DONE)
+        return json_head(head, body), body
+
+    def events(self, data: bytes) -> bytes | None:
+        """Return the stream that is made of the answer; None where it takes more than this to make it."""
+        try:
+            answer = self._undone(data)
+        except BackendFault:
+            return None
+        if answer is None:
+            return None
+        events = events_of(answer, self.kind, include_usage=self.restoring.include_usage)
+        return events + sse.DONE if events is not None else None
+
+    def _undone(self, data: bytes) -> dict[str, Any] | None:
+        """Return the answer without what repairs added to it; None where it tells a failure. Raises: BackendFault."""
+        answer = decode_answer(data)
+        if failure_of(answer) is not None:
+            return None
+        for make in self.restoring.undos:
+            answer = make().answer(answer)
+        return answer

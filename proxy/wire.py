@@ -50,6 +50,9 @@ MAX_LINE_BYTES = 128 * 1024
 _ROUNDS = 8
 # What is held of an answer's body while nobody takes it, before its backend has to wait.
 READ_BYTES = 64 * 1024
+# How long what is missing of a body is waited for, and in how many parts, before it is read as it comes.
+HOLD_S = 0.1
+_MOST_PARTS = 64
 # Plain numbers: to look a member of HTTPStatus up takes longer than all that is done with it.
 _LOWEST, _SWITCH, _LOWEST_FINAL = map(int, (HTTPStatus.CONTINUE, HTTPStatus.SWITCHING_PROTOCOLS, HTTPStatus.OK))
 
@@ -92,19 +95,38 @@ class Asker(Protocol):
         """Look at the body: there may be more of it, or its end, or an exception; or the connection is gone."""
 
 
+Relay = Callable[[bytes], bool]
+"""Takes whole chunks of an answer as they came on the wire; False where they have to be parsed."""
+
+
+class QuickAsker(Protocol):
+    """Who asked a backend something, and may know its answer by its bytes, so that nothing has to parse it."""
+
+    def took(self, data: bytes) -> bytes | None:
+        """Take what the backend sent; return what has to be parsed, by who was given to `parse_for`, or None."""
+
+    def is_lost(self) -> None:
+        """Give `parse_for` somebody: the connection is gone."""
+
+
 class Connection(ResponseHandler):
-    """A connection to a backend; asked by `ask`, or by a session of aiohttp's."""
+    """A connection to a backend; asked by `ask` or `ask_quickly`, or by a session of aiohttp's."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self.has_raw_head = False
         self.may_switch = False
         self.idle_since_s = 0.0
+        self.is_sending = False  # a request's body: what is left of it would be taken for the next request
         self.resume: Callable[[], None] | None = None  # told when what was written has gone out
         self._asker: Asker | None = None
+        self._quick: QuickAsker | None = None
         self._is_of_session = True
         self._has_answered = False
         self._body: StreamReader | None = None  # of the answer that came last
+        self.head_data = b""  # what its head came with
+        self.relay: Relay | None = None  # asked first of all that comes in whole chunks
+        self._ended_line = False  # what was parsed last
 
     def __bool__(self) -> bool:
         """Return true: this is also a queue of aiohttp's, and an empty one would be false."""
@@ -115,9 +137,19 @@ class Connection(ResponseHandler):
 
         `is_bare`: the answer has no body, whatever its head says, as that to a HEAD.
         """
-        self._asker, self._is_of_session, self._has_answered = asker, False, False
         self.may_switch = may_switch
-        self._body = None
+        self.parse_for(asker, is_bare=is_bare)
+        cast("asyncio.Transport", self.transport).write(data)
+
+    def ask_quickly(self, quick: QuickAsker, data: bytes) -> None:
+        """Send a request to which the answer has a body, and show `quick` what comes of it before it is parsed."""
+        self._quick = quick
+        cast("asyncio.Transport", self.transport).write(data)
+
+    def parse_for(self, asker: Asker, *, is_bare: bool = False) -> None:
+        """Parse the answer that is to come, and tell `asker` of it."""
+        self._asker, self._is_of_session, self._has_answered = asker, False, False
+        self._quick = self._body = self.relay = None
         self.set_response_params(
             skip_payload=is_bare,
             read_until_eof=True,
@@ -126,16 +158,17 @@ class Connection(ResponseHandler):
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_LINE_BYTES,
         )
-        cast("asyncio.Transport", self.transport).write(data)
 
     def release(self) -> bool:
         """Ask no more of this; return whether it can be asked again."""
-        self._asker = self._body = self.resume = None
-        return self.transport is not None and not self.should_close and not self.transport.is_closing()
+        self._asker = self._quick = self._body = self.resume = self.relay = None
+        self.head_data = b""
+        is_open = self.transport is not None and not self.transport.is_closing()
+        return is_open and not self.is_sending and not self.should_close
 
     def drop(self) -> None:
         """Close the connection, and tell nobody."""
-        self._asker = self.resume = None
+        self._asker = self._quick = self.resume = self.relay = None
         if self.transport is not None and self.transport.get_extra_info("sslcontext") is not None:
             # A closed one would wait, up to half a minute, for a peer that says no goodbye.
             self.abort()
@@ -165,19 +198,43 @@ class Connection(ResponseHandler):
 
     def data_received(self, data: bytes) -> None:
         """Take what the backend sent."""
+        if self.relay is not None and self._is_between_chunks() and self.relay(data):
+            return
+        if self._quick is not None:
+            left = self._quick.took(data)
+            if left is None:
+                return
+            data = left
         if self._asker is None and not self._is_of_session and not self.upgraded:
             self.force_close()
             if self.transport is not None:
                 self.transport.close()
             return
+        if not self._has_answered and len(data) <= READ_BYTES:
+            self.head_data = data
+        # Before a chunk's size that is cut in two, or after it, the line's end would stand alone.
+        self._ended_line = data.endswith(b"\n\r\n")
         super().data_received(data)
         if self.exception() is not None:
             self._fail_body(UnclearBody())
         if data and self._asker is not None:
             self._asker.more_came()
 
+    def _is_between_chunks(self) -> bool:
+        """Return whether the parser waits for the size of a chunk, so that a whole one may pass it by.
+
+        Where it has just read one, or a part of it, what came last does not end in a line's end and another one.
+        """
+        body = self._body
+        if body is None or not self._ended_line or body._eof or body._buffer or body._exception:  # noqa: SLF001 as above
+            return False
+        splits = body._http_chunk_splits  # noqa: SLF001 there is no public way to ask for it
+        return splits is not None and body.total_bytes == (splits[-1] if splits else 0)
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """Take note that the connection is gone, and why where it did not just end."""
+        if self._quick is not None:
+            self._quick.is_lost()
         if exc is not None:
             self._fail_body(aiohttp.ClientPayloadError("reset"))
         super().connection_lost(exc)
@@ -201,8 +258,11 @@ class Connection(ResponseHandler):
             body.set_exception(error)
 
     def is_connected(self) -> bool:
-        """Return whether the connection is open, and nothing came on it that nobody asked for."""
-        return super().is_connected() and not self.should_close
+        """Return whether the connection is open, and nothing came on it that nobody asked for.
+
+        All that an answer leaves open was looked at when it was released.
+        """
+        return self.transport is not None and not self._should_close and not self.transport.is_closing()
 
     @property
     def writing_paused(self) -> bool:
@@ -297,14 +357,62 @@ class Taken(Protocol):
         """Stop: the client has closed its connection."""
 
 
+QuickLane = Callable[["Served", bytes], Taken | None]
+"""A connection, what came on it while it was idle → what answers it without parsing it, or None where it takes more."""
+
 Lane = Callable[["Served", RawRequestMessage, StreamReader], Taken | None]
 """A connection, a whole request that came on it while it was idle → what answers it, or None where a task has to."""
+
+
+class Budget(Protocol):
+    """Bytes that may be held, of all that there are."""
+
+    held_bytes: int
+
+    def has(self, size_bytes: int) -> bool:
+        """Return whether so many are left."""
+
+
+class Held:
+    """A request that has come in part; what is held of it is noted in a budget."""
+
+    __slots__ = ("_budget", "_parts", "_seen", "_size", "missing", "timer")
+
+    def __init__(self, data: bytes, missing: int, budget: Budget, timer: asyncio.TimerHandle) -> None:
+        self._parts = [data]
+        self._budget = budget
+        self._size = self._seen = len(data)
+        self.missing = missing
+        self.timer = timer
+        budget.held_bytes += len(data)
+
+    def takes(self, data: bytes) -> bool:
+        """Return whether this was taken, and more is still missing."""
+        if len(data) >= self.missing or len(self._parts) >= _MOST_PARTS or not self._budget.has(len(data)):
+            return False
+        self._parts.append(data)
+        self._size += len(data)
+        self.missing -= len(data)
+        self._budget.held_bytes += len(data)
+        return True
+
+    def has_grown(self) -> bool:
+        """Return whether more came since this was asked last."""
+        seen, self._seen = self._seen, self._size
+        return self._size > seen
+
+    def end(self) -> list[bytes]:
+        """Return what was held, and hold it no longer."""
+        self.timer.cancel()
+        self._budget.held_bytes -= self._size
+        return self._parts
 
 
 class Listener(web.Server):
     """Accepts connections."""
 
     lane: Lane | None = None
+    quick: QuickLane | None = None
     most: Callable[[], int] = staticmethod(lambda: sys.maxsize)
     open_connections = 0
 
@@ -321,6 +429,10 @@ class Served(RequestHandler):
         self._listener = manager
         self._is_counted = False
         self._lane = lane
+        self._quick = manager.quick
+        self._was_parsed = True  # the request in the lane
+        self._held: Held | None = None
+        self.head_key = b""  # of the head that came last, where the quick lane could know it
         self._taken: Taken | None = None
         self._parked: asyncio.Future[None] | None = None
         self._handed_over: tuple[Any, Callable[[], None]] | None = None
@@ -346,6 +458,12 @@ class Served(RequestHandler):
         """Take what the client sent."""
         if self._force_close or self._close:
             return
+        if self._held is not None:
+            self._hold_on(self._held, data)
+            return
+        self._take_what_came(data)
+
+    def _take_what_came(self, data: bytes) -> None:
         if self._payload_parser is not None or self._upgraded:
             super().data_received(data)
         elif not self._early and (self._lane is None or not self._will_be_idle(data)):
@@ -355,6 +473,8 @@ class Served(RequestHandler):
 
     def _take_data(self, data: bytes) -> None:
         is_idle = self._lane is not None and self._is_idle()
+        if is_idle and self._quick is not None and (self._take_quickly(self._quick, data) or self._held is not None):
+            return
         messages, upgraded, tail = self._parsed(data)
         if is_idle and len(messages) == 1 and not upgraded and self._take(*messages[0]):
             return
@@ -416,6 +536,53 @@ class Served(RequestHandler):
         too_large = HttpProcessingError(code=431, message="too large")
         return [(_ErrInfo(status=431, exc=too_large, message=too_large.message), EMPTY_PAYLOAD)], False, b""
 
+    def _take_quickly(self, quick: QuickLane, data: bytes) -> bool:
+        self._parked, self._waiter = self._waiter, None
+        self.is_answered = self._was_parsed = False
+        taken = quick(self, data)
+        if taken is None:
+            self._was_parsed = True
+            self._unpark()
+            return False
+        if self._parked is not None:
+            self._taken = taken
+        return True
+
+    def hold(self, data: bytes, missing: int, reserve: Budget) -> None:
+        """Wait a moment for the rest of a request: most clients send a body after its head, or a large one in parts.
+
+        Not for long, and not for many small parts: then the parser reads it as it comes.
+        """
+        self._held = Held(data, missing, reserve, self._loop.call_later(HOLD_S, self._look_at_held))
+
+    def _hold_on(self, held: Held, data: bytes) -> None:
+        if held.takes(data):
+            return
+        self._held = None
+        parts = held.end()
+        if held.missing == len(data):
+            self._take_what_came(b"".join((*parts, data)))
+        else:
+            self._parse_in_parts([*parts, data])
+
+    def _look_at_held(self) -> None:
+        held, self._held = self._held, None
+        if held is None:
+            return
+        if held.has_grown():
+            self._held, held.timer = held, self._loop.call_later(HOLD_S, self._look_at_held)
+        elif self.transport is not None:
+            self._parse_in_parts(held.end())
+
+    def _parse_in_parts(self, parts: Sequence[bytes]) -> None:
+        for part in parts:
+            messages, upgraded, tail = self._parsed(part)
+            self._queue(messages, upgraded=upgraded, tail=tail)
+
+    def retake(self, taken: Taken) -> None:
+        """Let another go on with the request in the lane."""
+        self._taken = taken
+
     def _take(self, message: Any, body: StreamReader) -> bool:
         if self._lane is None or isinstance(message, _ErrInfo) or not body.is_eof():
             return False
@@ -442,7 +609,7 @@ class Served(RequestHandler):
         if upgraded and tail:
             self._message_tail = tail
 
-    @property
+    @functools.cached_property
     def peer(self) -> str | None:
         """The client's address."""
         peername = self.peername
@@ -460,8 +627,9 @@ class Served(RequestHandler):
         self._request_count += 1
         if self._manager is not None:
             self._manager.requests_count += 1
-        if self._parser is not None:
+        if self._was_parsed and self._parser is not None:
             self._parser.message_consumed()
+        self._was_parsed = True
         if is_closing or self._close or self._force_close or self.transport is None:
             self.force_close()
         elif self._messages:
@@ -500,6 +668,9 @@ class Served(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Take note that the client has left."""
+        if self._held is not None:
+            self._held.end()
+            self._held = None
         taken, parked, handed_over = self._taken, self._parked, self._handed_over
         self._taken = self._handed_over = None
         if self._is_counted:
@@ -597,6 +768,7 @@ def listen(
     handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
     lane: Lane | None = None,
     most: Callable[[], int] = lambda: sys.maxsize,
+    quick: QuickLane | None = None,
     **options: Any,
 ) -> Listener:
     """Return a server that cancels a request whose client has left, decodes no body and writes no access log.
@@ -613,7 +785,7 @@ def listen(
     listener = Listener(
         handle, request_factory=_request, handler_cancellation=True, access_log=None, auto_decompress=False, **options
     )
-    listener.lane, listener.most = lane, most
+    listener.lane, listener.most, listener.quick = lane, most, quick
     return listener
 
 

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+import proxy.bare_imports  # noqa: F401 before anything that imports what it imports
 from proxy.channel import Ask, Channel
+from proxy.collector import freeze
 from proxy.errors import PolicyFault
 from proxy.health import Belief
-from proxy.lifecycle import freeze
 from proxy.log import set_up
 from proxy.options import CannotStart, Options, loop_factory
 from proxy.service import Service, start_service

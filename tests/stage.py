@@ -291,13 +291,12 @@ class WatchedPort(DataPort):
         super().__init__(*arguments)
         self._news = asyncio.Event()
 
-    def open(self, *arguments):
-        work = super().open(*arguments)
+    def came(self):
+        super().came()
         self._news.set()
-        return work
 
-    def close(self, work):
-        super().close(work)
+    def went(self, *arguments):
+        super().went(*arguments)
         self._news.set()
 
     async def serves(self, count):

@@ -158,6 +158,22 @@ def test_tells_the_kind_of_a_value_without_reading_it(value, kind):
         parsed(b"{}").kind("a")
 
 
+TRUE = [
+    pytest.param(b"true", True, id="true"),
+    pytest.param(b"false", False, id="false"),
+    pytest.param(b"1", False, id="a number"),
+    pytest.param(b'"true"', False, id="a text"),
+    pytest.param(b'"\xff"', False, id="what can't be read"),
+]
+
+
+@pytest.mark.parametrize(("value", "answer"), TRUE)
+def test_tells_whether_a_field_is_true(value, answer):
+    body = parsed(b'{"a": ' + value + b' ,"b":1}')
+    assert (body.is_true("a"), body.is_true("x")) == (answer, False)
+    assert [body.put(("a",), new).is_true("a") for new in (True, False, 1)] == [True, False, False]
+
+
 def test_a_value_of_an_edited_field_has_a_kind_too():
     values = {"s": "", "n": 0, "f": 1.5, "b": False, "l": [], "o": {}, "z": None}
     kinds = ["string", "number", "number", "boolean", "array", "object", "null"]

@@ -857,7 +857,7 @@ def test_any_json_is_planned_and_what_no_rule_names_stays_as_it_is(kind, path, s
     made = plan(request(sent, path, strict=strict), PRESETS[kind])
     for branch in made.bodies:
         assert isinstance(json.loads(branch), dict)
-        assert b'"own":' + raw in branch
+        assert branch == sent or b'"own":' + raw in branch
     assert made.refusal is None or isinstance(made.refusal, ProxyError)
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 import structlog
 
-from proxy.log import Sink, set_up, tell
+from proxy.log import Sink, Told, set_up, tell
 
 POLICY = """
 version: 1
@@ -326,15 +326,21 @@ async def test_a_log_that_nobody_reads_any_more_stops_nothing():
     sink.flush()
 
 
+class Asked(Told, kw_only=True):
+    method: str
+    status: int
+    event: str = "request"
+
+
 @pytest.mark.parametrize("log_format", ["json", "console"])
 @pytest.mark.parametrize("bound", [{}, {"of": "all"}], ids=["with nothing bound", "with something bound"])
-def test_an_event_that_is_a_dict_is_told_as_any_other(own_log, capsys, log_format, bound):
+def test_an_event_of_known_fields_is_told_as_any_other(own_log, capsys, log_format, bound):
     own_log(log_format, pid=7)
     logger = structlog.get_logger("mendproxy").bind(**bound)
     logger.warning("request", method="GET", status=200)
-    tell(logger, "warning", {"method": "GET", "status": 200, "event": "request"})
+    tell(logger, "warning", Asked(method="GET", status=200))
     one, other = re.sub(r"[\d:.]{8,}", "now", capsys.readouterr().err).splitlines()
-    assert one == other
+    assert (json.loads(one), log_format) == (json.loads(other), "json") if one.startswith("{") else one == other
 
 
 def test_whether_a_line_would_be_heard_can_be_asked_beforehand(own_log):

@@ -32,7 +32,7 @@ def counted(policy=POLICY, *, requests=1, seconds=0.5, in_flight=0, learned=0):
     for _ in range(requests):
         metrics.answered("/v1/completions", 200, Record(plan=made), seconds, seconds)
     for _ in range(in_flight):
-        metrics.in_flight.inc()
+        metrics.in_flight[()] += 1
     metrics.learned(learned)
     return metrics
 

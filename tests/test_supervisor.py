@@ -188,7 +188,7 @@ async def test_what_a_dead_worker_counted_stays_and_what_it_served_does_not(play
         await supervisor.start(group)
         for worker in played.all:
             worker.metrics.note("main", 200)
-            worker.metrics.in_flight.inc()
+            worker.metrics.in_flight[()] += 1
         before = await supervisor.picture()
         played.all[0].die(1)
         await until_there_are(played, 3)

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from proxy import fields
 from proxy.body import Body
 from proxy.fields import ABSENT, Path
-from proxy.matching.clues import Clue, clue_of, references, tops
+from proxy.matching.clues import Clue, clue_of, references, refers, tops
 from proxy.matching.globs import compile_globs
 from proxy.matching.operators import Test, compile_test
 from proxy.matching.problems import KEY, BadTest, shown
 from proxy.matching.words import flow
 
 T = TypeVar("T")
+
+
+class Late(msgspec.Struct, Generic[T]):
+    """Named values that are made of something when somebody first asks for one. A struct, as Facts is."""
+
+    make: Callable[[Any], Mapping[str, T]]
+    source: object
+    made: Mapping[str, T] | None = None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value, or the default where there is none of that name."""
+        if self.made is None:
+            self.made = self.make(self.source)
+        return self.made.get(name, default)
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -29,8 +43,8 @@ class Facts(msgspec.Struct, frozen=True):
 
     method: str
     path: str
-    query: Mapping[str, tuple[str, ...]]
-    headers: Mapping[str, str]
+    query: Mapping[str, tuple[str, ...]] | Late[tuple[str, ...]]
+    headers: Mapping[str, str] | Late[str]
     model: str | None
     backend: str
     body: Body | None
@@ -38,31 +52,6 @@ class Facts(msgspec.Struct, frozen=True):
     def with_body(self, body: Body) -> Facts:
         """Return the facts of the request with another body."""
         return Facts(self.method, self.path, self.query, self.headers, self.model, self.backend, body)
-
-
-class Late(Mapping[str, T]):
-    """A mapping that is made of something when somebody first looks into it."""
-
-    __slots__ = ("_made", "_make", "_source")
-
-    def __init__(self, make: Callable[[Any], Mapping[str, T]], source: object) -> None:
-        self._make = make
-        self._source = source
-        self._made: Mapping[str, T] | None = None
-
-    def _mapping(self) -> Mapping[str, T]:
-        if self._made is None:
-            self._made = self._make(self._source)
-        return self._made
-
-    def __getitem__(self, name: str) -> T:
-        return self._mapping()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._mapping())
-
-    def __len__(self) -> int:
-        return len(self._mapping())
 
 
 Group = tuple[Clue, ...]
@@ -75,7 +64,7 @@ class Check:
 
     `needs` are the top-level body fields without which it can't hold, `groups` the clues (one of each) without which
     it can't, and `reads` the fields that it may look at, None for any. `glob` is the fact that it asks and the globs,
-    where it asks nothing else.
+    where it asks nothing else. `is_told`: its only clue tells all of it, whether the field is there or not.
     """
 
     label: str
@@ -85,6 +74,7 @@ class Check:
     groups: tuple[Group, ...] = ()
     reads: frozenset[str | None] = frozenset()
     glob: tuple[str, ...] = ()
+    is_told: bool = False
 
 
 def glob_check(name: str, raw: object) -> Check:
@@ -113,7 +103,7 @@ def header_check(name: str, raw: object) -> Check:
     return Check(
         f"header.{key}: {flow(raw)}",
         lambda facts: test(facts.headers.get(key, ABSENT), facts.body or {}),
-        lambda facts: "present" if key in facts.headers else "absent",
+        lambda facts: "absent" if facts.headers.get(key) is None else "present",
         reads=tops(references(raw)),
     )
 
@@ -148,13 +138,6 @@ def body_check(name: str, raw: object) -> Check:
         raise BadTest.at(str(error), KEY) from error
     test, read = compile_test(raw), _reader(path)
 
-    def holds(facts: Facts) -> bool:
-        body = facts.body
-        if body is None:
-            return False
-        values = read(body)
-        return test(values[0], body) if len(values) == 1 else any(test(value, body) for value in values)
-
     def met(facts: Facts) -> Any:
         values = read(facts.body) if facts.body is not None else [ABSENT]
         return values if path.is_plural and values != [ABSENT] else values[0]
@@ -163,12 +146,36 @@ def body_check(name: str, raw: object) -> Check:
     clue = clue_of(path, raw, lambda value: _any_holds(test, read({path.top: value})), takes_absent=takes_absent)
     return Check(
         label=f"body.{name}: {flow(raw)}",
-        holds=holds,
+        holds=_holds_at(path.top, test) if path.top and len(path.steps) == 1 else _holds_among(read, test),
         met=met,
         needs=frozenset([clue.field] if clue and not takes_absent else []),
         groups=((clue,),) if clue else (),
         reads=tops(references(raw)) | {path.top},
+        is_told=clue is not None and clue.is_whole and not refers(raw),
     )
+
+
+def _holds_at(name: str, test: Test) -> Callable[[Facts], bool]:
+    """Return whether a test of a top-level field holds, which most tests are of."""
+
+    def holds(facts: Facts) -> bool:
+        body = facts.body
+        return body is not None and test(body.get(name, ABSENT), body)
+
+    return holds
+
+
+def _holds_among(read: Callable[[Mapping[Any, Any]], list[Any]], test: Test) -> Callable[[Facts], bool]:
+    """Return whether a test holds for any of the values that are read."""
+
+    def holds(facts: Facts) -> bool:
+        body = facts.body
+        if body is None:
+            return False
+        values = read(body)
+        return test(values[0], body) if len(values) == 1 else any(test(value, body) for value in values)
+
+    return holds
 
 
 def _any_holds(test: Test, values: list[Any]) -> bool:

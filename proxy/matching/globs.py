@@ -13,6 +13,7 @@ from typing import Final
 from proxy.matching.problems import BadTest, gather, shown
 from proxy.matching.regexes import compile_regex
 
+_EVERYTHING: Final = "*"
 _WILD: Final = re.compile(r"[*?\[]")
 
 
@@ -26,6 +27,8 @@ def compile_globs(raw: object, *, ignore_case: bool = False) -> tuple[tuple[str,
     globs = gather(enumerate(raw), _glob) if isinstance(raw, list) else [_glob(0, raw)]
     flags = re.IGNORECASE if ignore_case else 0
     match = compile_regex("|".join(map(fnmatch.translate, globs)), flags).match
+    if _EVERYTHING in globs:
+        return tuple(globs), lambda _name: True
     literal = frozenset(glob for glob in globs if not _WILD.search(glob))
     if len(literal) == len(globs) and not ignore_case:
         return tuple(globs), literal.__contains__

@@ -36,17 +36,31 @@ class Matcher:
 
         Raises: UnreadableBody where a test looks at a field that can't be decoded.
         """
-        return _has_all(facts, self.needs) and all(check.holds(facts) for check in self.checks)
+        if self.needs and (facts.body is None or not facts.body.has_all(self.needs)):
+            return False
+        for check in self.checks:  # noqa: SIM110 a generator for each rule that is tried takes longer than most checks
+            if not check.holds(facts):
+                return False
+        return True
 
     def first_miss(self, facts: Facts) -> tuple[str, Any] | None:
         """Return the label of the first check that fails and what it met; None when all hold. Raises: as `holds`."""
         try:
-            return next(((check.label, check.met(facts)) for check in self.checks if not check.holds(facts)), None)
+            missed = next((check for check in self.checks if not check.holds(facts)), None)
         except UnreadableBody:
             absent = next((check.label for check in self.checks if not _has_all(facts, check.needs)), None)
             if absent is None:
                 raise
             return absent, ABSENT
+        return None if missed is None else (missed.label, _met(missed, facts))
+
+
+def _met(check: Check, facts: Facts) -> Any:
+    """Return what a check met; it may tell more than it had to look at to fail, of which some may be no JSON."""
+    try:
+        return check.met(facts)
+    except UnreadableBody:
+        return "unreadable"
 
 
 def _has_all(facts: Facts, names: frozenset[str]) -> bool:

@@ -43,6 +43,10 @@ def _operator(name: object, argument: object) -> Test:
 
 
 def _eq(raw: object) -> Test:
+    if raw is None or isinstance(raw, bool):
+        return lambda value, _root: value is raw
+    if isinstance(raw, str):
+        return lambda value, _root: isinstance(value, str) and value == raw
     other = operand(raw)
     return lambda value, root: value is not ABSENT and is_same(value, other(root))
 

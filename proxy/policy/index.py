@@ -2,6 +2,7 @@
 
     path, method, model ──► Selection: the rules that are for such requests       (remembered)
     each field's value  ──► Look: the bits of the clues that hold for it          (remembered, by value or words)
+    a body's frame      ──► the bits of all its fields but the messages           (remembered, by the frame)
     the bits together   ──► the positions of the rules whose every group has one  (remembered, by bits)
 
 The answer may name rules that will do nothing, and leaves out none that would: the engine runs those it is given as it
@@ -17,11 +18,13 @@ from itertools import chain
 from typing import Final
 
 from proxy.body import Body, UnreadableBody
+from proxy.frames import Framed
 from proxy.matching import Check, Facts
 from proxy.policy.evidence import Evidence, evidence_of
 from proxy.policy.looks import Look
 from proxy.policy.memory import Memory
 from proxy.policy.rule import Rule
+from proxy.turns import MESSAGES
 
 _MOST_SELECTIONS: Final = 64
 _LONGEST_KEPT: Final = 512  # of a path and a model together
@@ -52,6 +55,7 @@ class RuleIndex:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
         self._everything = tuple(at for at, rule in enumerate(rules) if rule.on_error is None)
+        self._untold = [_untold(rule) for rule in self.rules]
         self._owners: list[int] = []  # of each bit: the position of its rule
         self._required: dict[int, int] = {}  # of each rule that needs something: its bits
         self._memory = Memory()
@@ -65,6 +69,8 @@ class RuleIndex:
         for at, found in evidence.items():
             self._add(at, found)
         self._absent = sum(look.absent for look in self._looks.values())  # no bit is of two fields
+        self._of_messages = self._looks.get(MESSAGES)
+        self._takes_frames = self._of_messages is not None or not self._reads_all
 
     def _add(self, at: int, evidence: Evidence) -> None:
         required = 0
@@ -129,19 +135,47 @@ class RuleIndex:
         `seen` keeps what was found of the values that a request came with, for when it is asked again after an edit.
         """
         try:
-            bits = 0 if body is None else self._bits(body, seen)
+            if type(body) is Framed and self._takes_frames:
+                around = body.frame.told.get(self)
+                bits = around if around is not None else self._keep(body, seen)
+                if self._of_messages is not None:
+                    key = id(body.turns)
+                    if key not in seen:
+                        seen[key] = self._of_messages.of_turns(body, body.turns)
+                    bits |= seen[key]
+            else:
+                bits = 0 if body is None else self._bits(body, seen)
         except UnreadableBody:
             return self._everything
         bits &= selection.bits
         met = selection.answers.get(bits)
-        if met is None:
-            met = self._answers.keep(selection.answers, bits, self._met(bits))
-        return tuple(sorted((*selection.free, *met))) if selection.free else met
+        return met if met is not None else self._answers.keep(selection.answers, bits, self._met(selection, bits))
 
-    def _bits(self, body: Body, seen: dict[int, int]) -> int:
+    def holds(self, at: int, facts: Facts, positions: Positions) -> bool:
+        """Return whether the matcher of a rule holds, which is at one of these positions, as `possible` told them.
+
+        Raises: UnreadableBody where a test looks at a field that can't be decoded.
+        """
+        if positions is self._everything:
+            return self.rules[at].matcher.holds(facts)
+        for check in self._untold[at]:  # noqa: SIM110 as Matcher.holds
+            if not check.holds(facts):
+                return False
+        return True
+
+    def _keep(self, body: Framed, seen: dict[int, int]) -> int:
+        """Return the bits of all fields but the messages, and remember them."""
+        bits = body.frame.told[self] = self._bits(body, seen, MESSAGES)
+        return bits
+
+    def _bits(self, body: Body, seen: dict[int, int], but: str | None = None) -> int:
+        """Return the bits of all fields but one, of which only is told that it is not absent."""
         bits, absent, looks = 0, self._absent, self._looks
         for name, value in body.raw_items():
             look = looks.get(name)
+            if name == but:
+                absent &= look.leaves if look is not None else -1
+                continue
             if look is not None:
                 bits |= look.bits(body, name, value, seen)
                 absent &= look.leaves
@@ -149,9 +183,10 @@ class RuleIndex:
                 body[name]
         return bits | absent
 
-    def _met(self, bits: int) -> Positions:
+    def _met(self, selection: Selection, bits: int) -> Positions:
         owners = {self._owners[number] for number in _set_bits(bits)}
-        return tuple(sorted(at for at in owners if self._required[at] & bits == self._required[at]))
+        met = [at for at in owners if self._required[at] & bits == self._required[at]]
+        return tuple(sorted((*selection.free, *met)))
 
 
 def _set_bits(bits: int) -> Iterable[int]:
@@ -159,6 +194,11 @@ def _set_bits(bits: int) -> Iterable[int]:
         lowest = bits & -bits
         yield lowest.bit_length() - 1
         bits ^= lowest
+
+
+def _untold(rule: Rule) -> tuple[Check, ...]:
+    """Return the checks of a rule that are to be made yet where the index named it."""
+    return tuple(check for check in rule.matcher.checks if not check.glob and not check.is_told)
 
 
 def _statics(rules: Sequence[Rule]) -> list[tuple[tuple[Check, ...], list[int]]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.errors import Fault
+from proxy.frames import Frames
 from proxy.policy.index import RuleIndex
 from proxy.policy.rule import OnError, Rule
 
@@ -56,7 +57,10 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All that a request has to know. `effective` is the policy as YAML values, with secrets hidden."""
+    """All that a request has to know. `effective` is the policy as YAML values, with secrets hidden.
+
+    `frames` remembers of what bodies look like, which is faster than to parse each, and tells the same.
+    """
 
     backends: tuple[Backend, ...]
     limits: Limits
@@ -65,6 +69,7 @@ class Policy:
     sha256: str
     warnings: tuple[Fault, ...]
     effective: Mapping[str, Any]
+    frames: Frames = field(default_factory=Frames, compare=False, repr=False)
 
     def backend_for(self, model: str | None) -> Backend | None:
         """Return the backend that serves the model; without a model the first."""

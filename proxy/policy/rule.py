@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from proxy.matching import Matcher
 from proxy.policy.repair import CompiledRepair
+from proxy.repairs.card import Act
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,10 @@ class OnError:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule under its full id. `place` is file:line:column of where it is written."""
+    """A rule under its full id. `place` is file:line:column of where it is written.
+
+    `acts` are the repairs by their names, of those whose options hold no captures.
+    """
 
     id: str
     about: str | None
@@ -39,6 +43,12 @@ class Rule:
     learn_for_s: float | None
     learn_approve: bool
     place: str
+    acts: tuple[tuple[str, Act], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Look the acts up once, for all requests."""
+        acts = tuple((repair.name, repair.act) for repair in self.repairs if repair.act is not None)
+        object.__setattr__(self, "acts", acts)
 
     @property
     def is_exact(self) -> bool:

@@ -52,9 +52,9 @@ StreamEnd = Literal["empty", "error", "silent"]
 
 
 class Strict(BaseModel):
-    """A mapping with fixed keys: no other key, and no value of another type."""
+    """A mapping with fixed keys: no other key, and no value of another type. Built when a first one is read."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=True, defer_build=True, extra="forbid", frozen=True)
 
 
 class Timeouts(Strict):

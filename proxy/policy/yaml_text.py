@@ -81,10 +81,21 @@ class _TooDeep(yaml.MarkedYAMLError):
     """The text is nested deeper than any policy has to be."""
 
 
+@dataclass(slots=True)
+class _Mark:
+    """Where something stands. There are two for each value: PyYAML's own take four times the memory."""
+
+    line: int
+    column: int
+
+
 class _Loader(yaml.BaseLoader):
     """A composer that notes how a scalar was written, and leaves its type to us."""
 
     depth = 0
+
+    def get_mark(self) -> Any:
+        return _Mark(self.line, self.column)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.depth > MAX_DEPTH:
@@ -92,6 +103,8 @@ class _Loader(yaml.BaseLoader):
         self.depth += 1
         node: yaml.Node | None = super().compose_node(parent, index)
         self.depth -= 1
+        if node is not None:
+            node.end_mark = None
         return node
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:

@@ -6,9 +6,9 @@ An edit is made anew for each branch, and gets each chunk of its stream, or its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import msgspec
 from pydantic import Field, RootModel
 
 from proxy.matching.values import is_integer
@@ -139,8 +139,7 @@ def skip_chunks(options: SkipChunks) -> MakeEdit:
     return lambda: lambda answer, is_chunk: {} if is_chunk and holds and holds(answer, answer) else answer
 
 
-@dataclass(frozen=True, slots=True)
-class Echo:
+class Echo(msgspec.Struct, frozen=True):
     """Makes the edit that puts the prompts before the texts; each prompt has `n` choices."""
 
     prompts: tuple[str, ...]

@@ -19,17 +19,18 @@ from proxy.fields import Path
 EXISTS: Final[Mapping[str, Any]] = {"exists": True}
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The shape in which the client wants its answer, once a repair asks the backend for another."""
+class Answer(msgspec.Struct, frozen=True):
+    """The shape in which the client wants its answer, once a repair asks the backend for another.
+
+    A struct, as Draft is.
+    """
 
     stream: bool
     include_usage: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Fan:
-    """How one request becomes n branches. Source: design §7."""
+class Fan(msgspec.Struct, frozen=True):
+    """How one request becomes n branches. A struct, as Draft is. Source: design §7."""
 
     n: int
     concurrency: int = 0  # branches in flight at a time; 0 = all

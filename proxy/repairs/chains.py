@@ -8,8 +8,9 @@ place of what is asked of them, so that is no chain.)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from proxy.fields import ANY, Path, Place, Step, parse_path
 from proxy.matching import Problem
@@ -17,8 +18,7 @@ from proxy.repairs.options import misfit, references
 from proxy.repairs.places import split_at_elements
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(msgspec.Struct, frozen=True):
     """One entry of a repair's options: where it stands in them, the path that it changes, and the paths it reads."""
 
     place: Place

@@ -37,9 +37,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
+import msgspec
 from pydantic import AfterValidator, Field, RootModel, WithJsonSchema, model_validator
 
 from proxy.body import Body
@@ -134,8 +134,7 @@ def _numeral(text: str) -> Number:
     return float(text) if "." in text else int(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(msgspec.Struct, frozen=True):
     """One limit, compiled: a number, or the path of one."""
 
     number: Number | None
@@ -154,8 +153,7 @@ class Bound:
         return value if is_number(value) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Clamp:
+class Clamp(msgspec.Struct, frozen=True):
     """One entry, compiled."""
 
     path: Path

@@ -48,9 +48,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from pydantic import Field, RootModel, model_validator
 
 from proxy.body import Body
@@ -194,8 +194,7 @@ def _json(value: Any, coercion: Coercion) -> tuple[Any, bool]:
     return new, True
 
 
-@dataclass(frozen=True, slots=True)
-class Coercer:
+class Coercer(msgspec.Struct, frozen=True):
     """One entry, compiled."""
 
     path: Path

@@ -34,9 +34,9 @@ drop:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import structs
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
@@ -45,7 +45,7 @@ from proxy.fields import ANY, Path, Place, parse_path
 from proxy.matching import Test, compile_test
 from proxy.repairs.card import Act, Card, Change, Draft, Target
 from proxy.repairs.chains import Link, refuse_chains
-from proxy.repairs.kinds import Kinds
+from proxy.repairs.kinds import ALL_KINDS, Kinds
 from proxy.repairs.losses import fields_lost
 from proxy.repairs.options import STRICT, FieldPath, Json, Options, ShortForm, Where, check_test, misfit
 from proxy.repairs.places import Condition, compile_where, present
@@ -102,58 +102,76 @@ class DropOptions(RootModel[list[Entry]]):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(msgspec.Struct, frozen=True):
     """One entry, compiled."""
 
     path: Path
     test: Test
     kinds: Kinds
     where: Condition | None
-    name: str | None  # of the top-level field that it removes, if anything
 
     @classmethod
     def of(cls, text: str, raw: Any) -> Removal:
         """Return the entry of a path and the test, or the `where`, that goes with it."""
         test, where = ({"exists": True}, raw["where"]) if has_where(raw) else (raw, None)
-        path = parse_path(text)
-        name = path.top if len(path.steps) == 1 else None
-        return cls(path, compile_test(test), Kinds.of(test), compile_where(where), name)
+        return cls(parse_path(text), compile_test(test), Kinds.of(test), compile_where(where))
+
+    @property
+    def is_of_top(self) -> bool:
+        """Whether the entry asks a top-level field for no more than its own value."""
+        return len(self.path.steps) == 1 and (self.path.top is not None or self.where is None)
+
+    @property
+    def is_unconditional(self) -> bool:
+        """Whether the entry removes a top-level field whatever its value is."""
+        return self.is_of_top and self.path.top is not None and self.where is None and self.kinds.sure == ALL_KINDS
 
     def places(self, body: Body) -> Iterator[tuple[str, Place]]:
         """Yield each place to be removed, with the name it goes by."""
-        if self.path.steps == (ANY,) and self.where is None:
-            yield from ((name, (name,)) for name in body if self.takes(body, name))
+        if self.is_of_top:
+            yield from ((name if self.path.top is None else self.path.text, (name,)) for name in self._names(body))
             return
         for slot in present(body, self.path, self.where):
             if self.test(slot.value, body):
                 yield str(slot.place[0]) if self.path.steps == (ANY,) else self.path.text, slot.place
 
-    def removes(self, body: Body, name: str) -> bool:
-        """Return whether the one field that the entry is about is there, and to be removed."""
-        return (self.where is None or self.where(body, body)) and name in body and self.takes(body, name)
-
-    def takes(self, body: Body, name: str) -> bool:
-        """Return whether a top-level field is to be removed; what its kind says enough of is not decoded."""
-        kind = body.kind(name)
-        return kind in self.kinds.sure or (kind in self.kinds.possible and self.test(body[name], body))
+    def _names(self, body: Body) -> Iterator[str]:
+        """Yield the top-level fields to be removed; what its kind says enough of is not decoded."""
+        top = self.path.top
+        if self.where is None or self.where(body, body):
+            for name in body if top is None else [top] if top in body else []:
+                kind = body.kind(name)
+                if kind in self.kinds.sure or (kind in self.kinds.possible and self.test(body[name], body)):
+                    yield name
 
 
 def build(options: DropOptions) -> Act:
     """Return the act."""
     removals = [Removal.of(text, raw) for entry in options.root for text, raw in entry.items()]
+    if all(removal.is_unconditional for removal in removals):
+        return _dropping([str(removal.path.top) for removal in removals], [str(removal.path) for removal in removals])
 
     def act(draft: Draft) -> Change | None:
         body, names = draft.body, []
         for removal in removals:
-            if removal.name is None:
-                doomed = list(removal.places(body))
-                body = cut_all(body, [place for _, place in doomed]) if doomed else body
-                names += [name for name, _ in doomed]
-            elif removal.removes(body, removal.name):
-                body = body.cut((removal.name,))
-                names.append(removal.path.text)
+            doomed = list(removal.places(body))
+            body = cut_all(body, [place for _, place in doomed]) if doomed else body
+            names += [name for name, _ in doomed]
         return Change(structs.replace(draft, body=body), loses=fields_lost(names)) if names else None
+
+    return act
+
+
+def _dropping(names: list[str], texts: list[str]) -> Act:
+    """Return the act that removes top-level fields whatever they are: no place has to be found for that."""
+    told = dict(zip(names, texts, strict=True))
+
+    def act(draft: Draft) -> Change | None:
+        doomed = [name for name in told if name in draft.body]
+        if not doomed:
+            return None
+        body = draft.body.put_all({}, without=doomed)
+        return Change(structs.replace(draft, body=body), fields_lost([told[name] for name in doomed]))
 
     return act
 

@@ -37,9 +37,9 @@ enforce_stop: {drop: true}
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from msgspec import structs
 from pydantic import Field, model_validator
 
@@ -66,8 +66,7 @@ class EnforceStopOptions(Options):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Enforcement:
+class Enforcement(msgspec.Struct, frozen=True):
     """What makes the answer half. `choices` is how many a branch will give; None where that can't be told."""
 
     cutting: Cutting

@@ -31,9 +31,9 @@ flatten_content: {where: {role: {ne: user}}, others: placeholder}
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
 from pydantic import Field, model_validator
 
 from proxy.body import Body
@@ -67,13 +67,12 @@ class FlattenContentOptions(Options):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Flat:
+class Flat(msgspec.Struct, frozen=True):
     """A content made flat, with what that loses."""
 
     content: Any
-    losses: list[Loss] = field(default_factory=list)
-    fields: list[str] = field(default_factory=list)
+    losses: list[Loss] = msgspec.field(default_factory=list)
+    fields: list[str] = msgspec.field(default_factory=list)
 
 
 def build(options: FlattenContentOptions) -> Act:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
@@ -55,8 +54,7 @@ _DIALECTS: Final[Mapping[Dialect, Mapping[Kind, Place]]] = {
 _SPECIAL: Final = re.compile(r"[\\^$.|?*+()\[\]{}]")
 
 
-@dataclass(frozen=True, slots=True)
-class Constraint:
+class Constraint(msgspec.Struct, frozen=True):
     """One thing asked of the form. `holds` is the schema, pattern, grammar or choices; None where there is none."""
 
     kind: Kind

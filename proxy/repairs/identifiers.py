@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from hashlib import shake_256
 from itertools import count
 from typing import Final
+
+import msgspec
 
 from proxy.repairs.conversions import foreign_characters
 
@@ -23,8 +24,7 @@ _VISIBLE: Final = tuple(map(chr, range(0x21, 0x7F)))
 _TAIL: Final = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(msgspec.Struct, frozen=True):
     """What an identifier must look like: its characters, and its exact length or the longest."""
 
     foreign: re.Pattern[str]

@@ -33,9 +33,9 @@ keep:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
+import msgspec
 from pydantic import Field, RootModel, model_validator
 
 from proxy.body import Body
@@ -95,8 +95,7 @@ IsKept = Callable[[Any, Any, Any], bool]
 """(object or list, key or index in it, root) → whether the member stays."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keeper:
+class Keeper(msgspec.Struct, frozen=True):
     """One entry, compiled."""
 
     path: Path

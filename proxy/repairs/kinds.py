@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, get_args
+
+import msgspec
 
 from proxy.body import Kind, kind_of
 from proxy.repairs.values import is_reference
 
-_ALL: Final[frozenset[Kind]] = frozenset(get_args(Kind))
+ALL_KINDS: Final[frozenset[Kind]] = frozenset(get_args(Kind))
 _NONE: Final[frozenset[Kind]] = frozenset()
 _SIZED: Final[frozenset[Kind]] = frozenset({"string", "array", "object"})
 _POSSIBLE: Final[Mapping[str, frozenset[Kind]]] = {
@@ -23,8 +24,7 @@ _POSSIBLE: Final[Mapping[str, frozenset[Kind]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Kinds:
+class Kinds(msgspec.Struct, frozen=True):
     """The kinds of a present value for which a test surely holds, and all those for which it can."""
 
     sure: frozenset[Kind]
@@ -36,9 +36,11 @@ class Kinds:
         if not isinstance(raw, Mapping):
             return _equal(raw)
         if is_reference(raw):
-            return cls(_NONE, _ALL)
+            return cls(_NONE, ALL_KINDS)
         parts = [_operator(name, argument) for name, argument in raw.items()]
-        return cls(_ALL.intersection(*(part.sure for part in parts)), _ALL.intersection(*(p.possible for p in parts)))
+        return cls(
+            ALL_KINDS.intersection(*(part.sure for part in parts)), ALL_KINDS.intersection(*(p.possible for p in parts))
+        )
 
 
 def _equal(raw: Any) -> Kinds:
@@ -48,14 +50,14 @@ def _equal(raw: Any) -> Kinds:
 
 def _operator(name: str, argument: Any) -> Kinds:
     if name == "eq":
-        return Kinds(_NONE, _ALL) if is_reference(argument) else _equal(argument)
+        return Kinds(_NONE, ALL_KINDS) if is_reference(argument) else _equal(argument)
     if name == "exists":
-        return Kinds(_ALL, _ALL) if argument else Kinds(_NONE, _NONE)
+        return Kinds(ALL_KINDS, ALL_KINDS) if argument else Kinds(_NONE, _NONE)
     if name == "type":
         return _typed(argument if isinstance(argument, list) else [argument])
-    return Kinds(_NONE, _POSSIBLE.get(name, _ALL))
+    return Kinds(_NONE, _POSSIBLE.get(name, ALL_KINDS))
 
 
 def _typed(names: list[Any]) -> Kinds:
-    sure = frozenset(kind for kind in _ALL if kind in names)
+    sure = frozenset(kind for kind in ALL_KINDS if kind in names)
     return Kinds(sure, sure | {"number"} if "integer" in names else sure)

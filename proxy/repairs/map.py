@@ -30,9 +30,9 @@ map:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
+import msgspec
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
 from proxy.body import Body
@@ -103,8 +103,7 @@ class MapOptions(RootModel[dict[FieldPath, Table]]):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Mapper:
+class Mapper(msgspec.Struct, frozen=True):
     """One entry, compiled."""
 
     path: Path

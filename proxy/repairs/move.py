@@ -32,9 +32,9 @@ move:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any
 
+import msgspec
 from pydantic import Field, RootModel, model_validator
 
 from proxy.body import Body
@@ -78,8 +78,7 @@ class MoveOptions(RootModel[dict[FieldPath, RawTarget]]):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(msgspec.Struct, frozen=True):
     """One entry, compiled."""
 
     source: Path

@@ -25,14 +25,14 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, Val
 from proxy.fields import Path, parse_path
 from proxy.matching import BadTest, Problem, compile_test
 
-STRICT: Final = ConfigDict(strict=True, frozen=True)
+STRICT: Final = ConfigDict(strict=True, defer_build=True, frozen=True)
 """The configuration of options that are a list or a mapping of the operator's own keys."""
 
 
 class Options(BaseModel):
-    """Options with fixed names."""
+    """Options with fixed names. As all others they are built when first met: no policy names every repair."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+    model_config = ConfigDict(strict=True, defer_build=True, frozen=True, extra="forbid")
 
 
 def misfit(problems: Iterable[Problem], value: Any = None) -> ValidationError:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from proxy.body import Body
 from proxy.repairs.media import as_input_audio, as_input_image, as_url_part
 from proxy.repairs.messages import listed, role_of
@@ -29,8 +31,7 @@ _SHAPES: Final[Mapping[str, Callable[[Any], dict[str, Any] | None]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """What becomes of parts of one type."""
 
     to: str
@@ -48,8 +49,7 @@ class Converted:
     move: list[Any] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Conversions:
+class Conversions(msgspec.Struct, frozen=True):
     """All entries, by part type, and the types that they make, which `*` leaves alone."""
 
     entries: Mapping[str, Entry]

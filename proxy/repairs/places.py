@@ -7,8 +7,9 @@ each element, which may be absent. Without a wildcard the one element is the bod
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from proxy.body import Body
 from proxy.fields import ABSENT, ANY, Path, Place, find, first, parse_path
@@ -19,8 +20,7 @@ Condition = Callable[[Any, Any], bool]
 """(element, root) → whether a rule's `where` holds for the element."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(msgspec.Struct, frozen=True):
     """A place that a path names, with its value: ABSENT where nothing is yet."""
 
     place: Place

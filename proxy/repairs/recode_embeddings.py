@@ -33,9 +33,9 @@ from __future__ import annotations
 import base64
 import math
 import struct
-from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 from msgspec import structs
 from pydantic import Field
 
@@ -57,8 +57,7 @@ class RecodeOptions(Options):
     dimensions: Literal["keep", "cut"] = Field(default="keep", description="Who makes the vectors of that size.")
 
 
-@dataclass(frozen=True, slots=True)
-class Recoding:
+class Recoding(msgspec.Struct, frozen=True):
     """What makes the answer half: the format that the client asked for, and the size that vectors are cut to."""
 
     format: Format

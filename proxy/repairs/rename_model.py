@@ -30,10 +30,10 @@ rename_model: {to: Qwen/Qwen3-8B}
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
+import msgspec
 from msgspec import structs
 from pydantic import Field, model_validator
 
@@ -87,8 +87,7 @@ def _renaming(options: RenameModelOptions) -> Callable[[str], str | None]:
     return lambda _model: options.to
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRestored:
+class ModelRestored(msgspec.Struct, frozen=True):
     """Writes the client's name of the model into what the backend answers."""
 
     name: str

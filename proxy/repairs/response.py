@@ -47,9 +47,9 @@ response:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from msgspec import structs
 from pydantic import BaseModel
 
@@ -83,8 +83,7 @@ Prepare = Callable[[Draft], MakeEdit | None]
 """A request → what makes the edit for each of its branches; None where the request has no use for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mending:
+class Mending(msgspec.Struct, frozen=True):
     """What makes the answer half."""
 
     both: tuple[MakeEdit, ...]

@@ -33,10 +33,10 @@ rewrite_ids:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 from msgspec import structs
 from pydantic import Field, model_validator
 
@@ -131,8 +131,7 @@ class RewriteIdsOptions(Options):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class IdsRestored:
+class IdsRestored(msgspec.Struct, frozen=True):
     """Spells what a rewriting made new as the client spelt it. Shape: new → old."""
 
     ids: Mapping[str, str]

@@ -8,8 +8,9 @@ Source: JSON Schema 2020-12 (core §10, validation), draft 7 `definitions` and `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+import msgspec
 
 from proxy.body import Body
 from proxy.fields import ABSENT, Path, Place, find, parse_path
@@ -46,8 +47,7 @@ MAX_NESTING: Final = 64
 """Levels of JSON in a schema that is looked into: beyond what any engine takes, within what Python's stack holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(msgspec.Struct, frozen=True):
     """Where a schema may stand: in which field of which objects, whose `strict` counts."""
 
     holder: Path

@@ -12,11 +12,11 @@ makes its stop strings of.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Needle:
+class Needle(msgspec.Struct, frozen=True):
     """A string to look for. `fallback[i]` is how much of it ends its first i + 1 characters, and is not all of them."""
 
     text: str

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from proxy.repairs.messages import role_of
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A tool call: the index of its message or item, and its own within the message."""
 
     item: int
@@ -27,8 +27,7 @@ class Call:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """A tool's result: the index of its message or item. `turn` is that of the call message before it."""
 
     item: int
@@ -36,8 +35,7 @@ class Result:
     id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Pairing:
+class Pairing(msgspec.Struct, frozen=True):
     """The calls and results of a conversation: `call_of` by the result's item, `ids` as each call is to be named."""
 
     calls: tuple[Call, ...]

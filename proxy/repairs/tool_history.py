@@ -9,16 +9,16 @@ MiniMax-M3.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+import msgspec
 
 from proxy.repairs.messages import is_empty, role_of
 from proxy.repairs.parts import Loss
 from proxy.repairs.tool_calls import Call, Pairing, is_call_item, is_models
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
+class Wishes(msgspec.Struct, frozen=True):
     """What becomes of calls and results that don't fit."""
 
     orphans: Literal["keep", "drop", "user"]

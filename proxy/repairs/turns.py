@@ -10,16 +10,17 @@ Source: the chat templates of Llama 2, Mistral, Gemma, Qwen 3.5; LlamaFactory's 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import msgspec
+from msgspec import structs
 
 from proxy.repairs.losses import fields_lost, join_losses
 from proxy.repairs.messages import is_empty, is_instruction, is_joinable, join, role_of
 from proxy.repairs.parts import Loss, counted
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True):
     """One message, and how many of the client's it was made of."""
 
     message: Any
@@ -138,7 +139,7 @@ _DROPPABLE: Final = ("user", "assistant", "system", "developer")
 
 
 def _as_user(turn: Turn) -> Turn:
-    return replace(turn, message=turn.message | {"role": "user"})
+    return structs.replace(turn, message=turn.message | {"role": "user"})
 
 
 def _belong(one: Turn, two: Turn, side_of: Mapping[str, int]) -> bool:
@@ -157,4 +158,4 @@ def _unsaid(message: Mapping[str, Any]) -> list[str]:
 
 
 def _as_system(turn: Turn) -> Turn:
-    return replace(turn, message={"role": "system", "content": turn.message.get("content")})
+    return structs.replace(turn, message={"role": "system", "content": turn.message.get("content")})

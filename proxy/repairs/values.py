@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
+import msgspec
 from pydantic import AfterValidator, Field
 
 from proxy.body import Body
@@ -80,8 +80,7 @@ def element_targets(options: Mapping[str, Any]) -> list[Target] | None:
     return [Target(elements, where, options=value) for elements, value, where in found]
 
 
-@dataclass(frozen=True, slots=True)
-class Writing:
+class Writing(msgspec.Struct, frozen=True):
     """One entry, compiled."""
 
     path: Path

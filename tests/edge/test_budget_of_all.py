@@ -160,3 +160,23 @@ async def until(holds):
     async with asyncio.timeout(10):
         while not holds():  # noqa: ASYNC110 nobody tells when a byte is counted
             await asyncio.sleep(0.001)
+
+
+async def test_a_stream_that_is_under_way_holds_nothing_of_its_request(stage):
+    await stage.proxy(POLICY)
+    body = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "hi"}]}'
+    client = await stage.ask(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: p\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    )
+    call = await stage.backend.call()
+    await call.body()
+    assert stage.data_port.reserve.held_bytes == len(body)
+    event = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
+    call.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    call.send(b"%x\r\n%b\r\n" % (len(event), event))
+    await client.sees(event)
+    assert stage.data_port.reserve.held_bytes == 0
+    call.answer(b"0\r\n\r\n")
+    assert (await client.answer()).body == event
+    await stage.data_port.serves(0)
+    assert stage.data_port.reserve.held_bytes == 0

@@ -138,16 +138,26 @@ class Seen:
 
         monkeypatch.setattr(server, "carry_out", counted)
 
-    async def begin(self, path, timeouts=CALM, *, is_fresh=False, **environ):
-        """Return a client whose next request goes out on a connection that was used before, or on a fresh one."""
+    async def begin(self, path, timeouts=CALM, *, how="used", **environ):
+        """Return a client whose next request goes out on a connection that was used before, or on a fresh one.
+
+        Or `known`: such requests and answers came before, so the heads of both are known.
+        """
         stage = self._stage
         stage.data_path = path
         await stage.proxy(POLICY % timeouts, **environ)
         client = await stage.client()
-        if not is_fresh:
+        if how != "fresh":
             client.send(GET)
             (await stage.backend.call()).answer(said(b"[]"))
             await client.answer("GET")
+            await stage.data_port.serves(0)
+        for _ in range(3 if how == "known" and path == "direct" else 0):
+            client.send(ask())
+            call = await stage.backend.call()
+            await call.body()
+            call.answer(said(answer()))
+            await client.answer()
             await stage.data_port.serves(0)
         await read_on()
         self.tasks, self._records = 0, []
@@ -194,15 +204,16 @@ async def answered(call, parts):
     call.wire.free()
 
 
-FRESH = pytest.mark.parametrize("is_fresh", [False, True], ids=["on a used connection", "on a fresh one"])
+HOW = pytest.mark.parametrize("how", ["used", "fresh", "known"])
+KNOWN = pytest.mark.parametrize("how", ["used", "known"])
 
 
-@FRESH
+@HOW
 @pytest.mark.parametrize(("raw", "parts"), AT_ONCE)
-async def test_what_is_told_at_once_is_what_the_other_path_tells(stage, monkeypatch, raw, parts, is_fresh):
+async def test_what_is_told_at_once_is_what_the_other_path_tells(stage, monkeypatch, raw, parts, how):
     seen, told = Seen(stage, monkeypatch), []
     for path in ("session", "direct"):
-        client = await seen.begin(path, is_fresh=is_fresh)
+        client = await seen.begin(path, how=how)
         client.send(raw)
         call = await stage.backend.call()
         asked = json.loads(await call.body())
@@ -213,12 +224,12 @@ async def test_what_is_told_at_once_is_what_the_other_path_tells(stage, monkeypa
     assert seen.tasks == 0
 
 
-@FRESH
+@HOW
 @pytest.mark.parametrize(("raw", "parts"), HANDED_OVER)
-async def test_what_a_task_goes_on_with_is_told_as_on_the_other_path(stage, monkeypatch, raw, parts, is_fresh):
+async def test_what_a_task_goes_on_with_is_told_as_on_the_other_path(stage, monkeypatch, raw, parts, how):
     seen, told = Seen(stage, monkeypatch), []
     for path in ("session", "direct"):
-        client = await seen.begin(path, is_fresh=is_fresh)
+        client = await seen.begin(path, how=how)
         client.send(raw)
         call = await stage.backend.call()
         await call.body()
@@ -231,6 +242,7 @@ async def test_what_a_task_goes_on_with_is_told_as_on_the_other_path(stage, monk
 REFUSED = b'{"error": {"message": "unknown field \'odd\'"}}'
 
 
+@KNOWN
 @pytest.mark.parametrize(
     "first",
     [
@@ -238,10 +250,10 @@ REFUSED = b'{"error": {"message": "unknown field \'odd\'"}}'
         pytest.param(None, id="a connection that had been closed"),
     ],
 )
-async def test_another_round_may_follow(stage, monkeypatch, first):
+async def test_another_round_may_follow(stage, monkeypatch, first, how):
     seen, told = Seen(stage, monkeypatch), []
     for path in ("session", "direct"):
-        client = await seen.begin(path)
+        client = await seen.begin(path, how=how)
         client.send(ask(odd=1))
         call = await stage.backend.call()
         bodies = [json.loads(await call.body())]
@@ -263,11 +275,12 @@ SILENT = [
 ]
 
 
+@KNOWN
 @pytest.mark.parametrize(("parts", "timeouts"), SILENT)
-async def test_a_backend_that_falls_silent_is_told_of(stage, monkeypatch, parts, timeouts):
+async def test_a_backend_that_falls_silent_is_told_of(stage, monkeypatch, parts, timeouts, how):
     seen, told = Seen(stage, monkeypatch), []
     for path in ("session", "direct"):
-        client = await seen.begin(path, timeouts)
+        client = await seen.begin(path, timeouts, how=how)
         client.send(ask())
         call = await stage.backend.call()
         await call.body()
@@ -279,6 +292,7 @@ async def test_a_backend_that_falls_silent_is_told_of(stage, monkeypatch, parts,
     assert told[1] == told[0]
 
 
+@KNOWN
 @pytest.mark.parametrize(
     "parts",
     [
@@ -287,10 +301,10 @@ async def test_a_backend_that_falls_silent_is_told_of(stage, monkeypatch, parts,
         pytest.param([said(b"", length=len(answer())), answer()[:9]], id="within its body"),
     ],
 )
-async def test_comments_go_to_a_client_while_the_backend_thinks(stage, monkeypatch, parts):
+async def test_comments_go_to_a_client_while_the_backend_thinks(stage, monkeypatch, parts, how):
     seen, told = Seen(stage, monkeypatch), []
     for path in ("session", "direct"):
-        client = await seen.begin(path, ("10s", "10s", "100ms"))
+        client = await seen.begin(path, ("10s", "10s", "100ms"), how=how)
         client.send(ask())
         call = await stage.backend.call()
         await call.body()
@@ -309,7 +323,7 @@ async def test_comments_go_to_a_client_while_the_backend_thinks(stage, monkeypat
 async def test_a_backend_that_takes_no_connection_is_told_of(stage, monkeypatch):
     seen, told = Seen(stage, monkeypatch), []
     for path in ("session", "direct"):
-        client = await seen.begin(path, is_fresh=True, BACKEND="http://127.0.0.1:1")
+        client = await seen.begin(path, how="fresh", BACKEND="http://127.0.0.1:1")
         client.send(ask())
         told.append(await seen.end(await read(client)))
     assert told[1] == told[0]
@@ -338,7 +352,7 @@ class Connecting:
 
 async def test_comments_go_to_a_client_while_the_backend_takes_no_connection_yet(stage, monkeypatch):
     seen, connecting = Seen(stage, monkeypatch), Connecting(monkeypatch)
-    client = await seen.begin("direct", ("10s", "10s", "100ms"), is_fresh=True)
+    client = await seen.begin("direct", ("10s", "10s", "100ms"), how="fresh")
     client.send(ask())
     await client.wait(lambda: client.received.count(b": waiting\n\n") >= 2)
     connecting.may_go_on.set()
@@ -352,7 +366,7 @@ async def test_comments_go_to_a_client_while_the_backend_takes_no_connection_yet
 @pytest.mark.parametrize("keep_alive", ["10s", "50ms"], ids=["before a comment", "after a comment"])
 async def test_no_connection_is_made_for_a_client_that_has_left(stage, monkeypatch, keep_alive):
     seen, connecting = Seen(stage, monkeypatch), Connecting(monkeypatch)
-    client = await seen.begin("direct", ("10s", "10s", keep_alive), is_fresh=True)
+    client = await seen.begin("direct", ("10s", "10s", keep_alive), how="fresh")
     client.send(ask())
     await connecting.has_begun.wait()
     if keep_alive != "10s":

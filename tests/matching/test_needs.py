@@ -15,12 +15,20 @@ def facts(source: bytes | None) -> Facts:
 BOTH = {"body": {"x": {"gt": 1}, "y": {"exists": True}}}
 EITHER = {"body": {"x": {"gt": 1}}, "any": [{"body": {"y": 1, "z": 1}}, {"body": {"y": 2}}]}
 
+NEITHER = {"not": {"not": {"method": "POST", "body": {"x": {"gt": 1}, "y": 1}}}}
+
 MISSED = [
     pytest.param(BOTH, b'{"x":1e999}', ("body.y: {exists: true}", ABSENT), id="unreadable, and another one absent"),
     pytest.param(BOTH, b'{"x":1}', ("body.x: {gt: 1}", 1), id="the first that fails is told, not the absent one"),
     pytest.param(BOTH, b'{"x":2}', ("body.y: {exists: true}", ABSENT), id="absent"),
     pytest.param(BOTH, None, ("body.x: {gt: 1}", ABSENT), id="no body"),
     pytest.param(BOTH, b'{"x":2,"y":1}', None, id="all there"),
+    pytest.param(
+        NEITHER,
+        b'{"x":1e999}',
+        ("not: {not: {method: POST, body: {x: {gt: 1}, y: 1}}}", "unreadable"),
+        id="unreadable, and not looked at to fail",
+    ),
 ]
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from proxy.body import Body
+from proxy.frames import Frames
 from proxy.matching import Facts
 from proxy.policy import load_policy
 from proxy.policy.index import RuleIndex
@@ -85,6 +86,52 @@ def test_a_rule_for_messages_is_named_by_the_words_in_them(test, messages, ascii
         body = json.dumps({"messages": usual + more}, ensure_ascii=ascii_only).encode()
         assert named(given, body) == expected
         assert named(given, body.replace(b'"role"', b'"r\\u006fle"')) == expected
+
+
+TURNS = [
+    pytest.param({"messages[*].role": "tool"}, ["user", "x"], ["tool", "x"], id="a role"),
+    pytest.param(
+        {"messages[*].role": {"not": {"eq": "user"}}}, ["user", "x"], ["bot", "x"], id="a role that is not one"
+    ),
+    pytest.param({"messages[*].role": {"matches": "^b"}}, ["user", "b"], ["bot", "b"], id="a role that looks like one"),
+    pytest.param({"messages[*].content": "tool"}, ["user", "x"], ["user", "tool"], id="a content"),
+    pytest.param({"messages[*].content": {"matches": "^b"}}, ["user", "a"], ["user", "b"], id="a content like one"),
+    pytest.param({"messages[*].content": "\U0001f600" * 9}, ["user", "x"], ["user", "\U0001f600" * 9], id="characters"),
+    pytest.param({"messages[*].content": {"type": "object"}}, ["user", LONG], ["user", {}], id="a content of a kind"),
+    pytest.param({"messages": {"every": {"eq": 1}}}, ["user", LONG], None, id="all of them"),
+    pytest.param({"messages": {"exists": False}}, ["user", LONG], None, id="their absence"),
+    pytest.param({"messages[*].name": {"exists": False}}, None, ["user", LONG], id="a name missing"),
+]
+
+
+@pytest.mark.parametrize(("test", "miss", "hit"), TURNS)
+@pytest.mark.parametrize("ascii_only", [True, False], ids=["escaped", "as it is"])
+@pytest.mark.parametrize("parse", [Body.parse, Frames().parse], ids=["whole", "framed"])
+def test_a_rule_for_turns_is_named_by_what_is_in_them_whatever_came_before(test, miss, hit, ascii_only, parse):
+    given = index({"when": {"body": test}})
+    for _ in range(3):
+        for turn, expected in (miss, []), (hit, [0]):
+            if turn is None:
+                continue
+            messages = [{"role": "user", "content": "short"}, {"role": turn[0], "content": turn[1]}]
+            body = parse(json.dumps({"messages": messages, "n": 1}, ensure_ascii=ascii_only).encode())
+            assert list(given.possible(body, given.selection(facts({})), {})) == expected
+
+
+UNTOLD = [
+    pytest.param({"body": {"n": {"gt": {"field": "m"}}}}, {"n": 1, "m": 2}, id="a number against another"),
+    pytest.param({"body": {"n": 1}, "not": {"body": {"m": 2}}}, {"n": 1, "m": 2}, id="the opposite of a test"),
+    pytest.param({"body": {"n": 1}, "header": {"x": "y"}}, {"n": 1}, id="a header"),
+    pytest.param({"body": {"a.b": 1, "a": {"type": "object"}}}, {"a": {"b": LONG, "c": 1}}, id="a field inside one"),
+]
+
+
+@pytest.mark.parametrize(("when", "body"), UNTOLD)
+def test_what_an_index_can_not_tell_of_a_rule_that_it_names_is_tested_then(when, body):
+    given, asked = index({"when": when}), facts(body)
+    named_now = given.possible(asked.body, given.selection(asked), {})
+    assert [given.holds(at, asked, named_now) for at in named_now] in ([False], [])
+    assert given.rules[0].matcher.holds(asked) is False
 
 
 REPAIRED = [

@@ -1,0 +1,254 @@
+"""What is remembered of heads: who speaks HTTP sends the same bytes again and again, but for the length of a body.
+
+    a client's head − its length ──► KnownRequest: target, headers, and around what its backend's head is made
+    a backend's head − its length ─► KnownAnswer: around what its client's head is made
+
+All of it is cut out of what was made of the same bytes before, so heads are read, judged and changed by one piece of
+code; this one only knows where the length, the id and the date stand in it. Bounded, since clients choose their heads.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from proxy.headers import HeaderList
+
+# One that is longer is not worth its memory; 20 headers of 100 bytes are usual.
+_LONGEST = 4096
+_MOST_REQUESTS, _MOST_ANSWERS, _MOST_SEEN, _MOST_OF_ONE = 256, 64, 1024, 64
+_LENGTHS = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
+_LENGTH_BYTES = len(_LENGTHS[0])
+_MOST_DIGITS = 7
+_ZERO = ord("0")
+_IDS = (b"\r\nx-request-id: ", b"\r\nX-Request-Id: ", b"\r\nX-Request-ID: ")
+_OWN_ID = frozenset({"x-request-id"})
+_VISIBLE = re.compile(rb"[\x20-\x7e]*")
+_DATE = b"\r\nDate: "
+_DATE_BYTES = len("Sun, 06 Nov 1994 08:49:37 GMT")
+
+
+Head = tuple[bytes, bytes, int]
+"""The bytes of a head without the digits of its length, those, and where its body begins."""
+
+
+def head_of(data: bytes) -> Head | None:
+    """Return the head that the bytes begin with, None where it is not all there, or tells no length in a usual way."""
+    end = data.find(b"\r\n\r\n")
+    at = data.find(_LENGTHS[0], 0, end)
+    if at < 0:
+        at = data.find(_LENGTHS[1], 0, end)
+        if at < 0 or end < 0:
+            return None
+    at += _LENGTH_BYTES
+    after = data.find(b"\r\n", at)
+    length = data[at:after]
+    if not length.isdigit() or length[0] == _ZERO or after - at > _MOST_DIGITS or end > _LONGEST:
+        return None
+    return data[:at] + data[after:end], length, end + 4
+
+
+def answer_head_of(data: bytes) -> Head | None:
+    """Return the same of an answer's head, also without the id that the backend gave it: the client is told ours."""
+    head = head_of(data)
+    if head is None:
+        return None
+    key, length, end = head
+    for name in _IDS:
+        at = key.find(name)
+        if at >= 0:
+            after = key.find(b"\r\n", at + len(name))
+            after = after if after >= 0 else len(key)
+            if _VISIBLE.fullmatch(key, at + len(name), after) is None:
+                return None
+            return key[:at] + key[after:], length, end
+    return head
+
+
+class Around(NamedTuple):
+    """A head that goes to a backend, cut at its length and at the request's id: the length comes first, or last."""
+
+    first: bytes
+    second: bytes
+    third: bytes
+
+
+Way = tuple[str | None, str, str, str, bool, bool]
+"""The client's address and scheme, the backend's name and address, whether the body is not the client's, and whether
+the answer will be made another."""
+
+
+class KnownRequest:
+    """A client's head, which asks by POST for something that may be asked for."""
+
+    __slots__ = ("_at", "_said", "_values", "goes", "message", "path", "query")
+
+    def __init__(self, message: Any, path: str, query: str, said: HeaderList) -> None:
+        """Know it by its target and its headers, which tell a length; `message` is what the parser made of it."""
+        self.message = message
+        self.path = path
+        self.query = query
+        self._values = [value for _, value in said]
+        self._at = said.names.at["content-length"]
+        self._said = {self._values[self._at].encode(): said}
+        self.goes: dict[Way, Around] = {}
+
+    def said(self, length: bytes) -> HeaderList:
+        """Return the headers, with this length."""
+        said = self._said.get(length)
+        if said is None:
+            values = list(self._values)
+            values[self._at] = length.decode()
+            names = next(iter(self._said.values())).names
+            if len(self._said) >= _MOST_OF_ONE:
+                self._said.clear()
+            said = self._said[length] = HeaderList(names, values)
+        return said
+
+    def keep(self, key: Way, around: Around) -> None:
+        """Keep around what a head that goes to a backend is made."""
+        if len(self.goes) >= _MOST_OF_ONE:
+            self.goes.clear()
+        self.goes[key] = around
+
+
+class KnownAnswer(NamedTuple):
+    """A backend's head, and around what a client is told it: `dated` is what comes after a date, where we add that."""
+
+    status: int
+    before: bytes
+    between: bytes
+    after: bytes
+    dated: bytes | None
+
+    def told(self, request_id: bytes, repairs: str | None, body: bytes, date: str) -> bytes:
+        """Return what the client is told: the head, with our id, and the body."""
+        after = self.after if self.dated is None else b"%b%b%b" % (self.after, date.encode(), self.dated)
+        if repairs is not None:
+            after = b"\r\nMendproxy-Repairs: %b%b" % (repairs.encode(), after)
+        return b"%b%d%b%b%b%b" % (self.before, len(body), self.between, request_id, after, body)
+
+
+class KnownStream(NamedTuple):
+    """A backend's head of a JSON answer, and around what a client is told of the stream that is made of it."""
+
+    status: int
+    before: bytes
+    after: bytes
+    dated: bytes | None
+
+    def told(self, request_id: bytes, repairs: str | None, body: bytes, date: str) -> bytes:
+        """Return what the client is told: the head, with our id, and the events as one chunk, the last one."""
+        after = self.after if self.dated is None else b"%b%b%b" % (self.after, date.encode(), self.dated)
+        if repairs is not None:
+            after = b"\r\nMendproxy-Repairs: %b%b" % (repairs.encode(), after)
+        return b"%b%b%b%x\r\n%b\r\n0\r\n\r\n" % (self.before, request_id, after, len(body), body)
+
+
+class Heads:
+    """The heads that are known."""
+
+    __slots__ = ("_seen", "answers", "requests", "streams")
+
+    def __init__(self) -> None:
+        """Know none."""
+        self.requests: dict[bytes, KnownRequest] = {}
+        self.answers: dict[bytes, KnownAnswer] = {}
+        self.streams: dict[bytes, KnownStream] = {}
+        self._seen: set[int] = set()
+
+    def clear(self) -> None:
+        """Know none any more."""
+        self.requests.clear()
+        self.answers.clear()
+        self.streams.clear()
+        self._seen.clear()
+
+    def comes_again(self, key: bytes) -> bool:
+        """Return whether a client's head came before: one that holds an id or a time would only fill the memory."""
+        seen = hash(key)
+        if seen in self._seen:
+            return True
+        if len(self._seen) >= _MOST_SEEN:
+            self._seen.clear()
+        self._seen.add(seen)
+        return False
+
+    def keep_request(self, key: bytes, known: KnownRequest) -> None:
+        """Know a client's head."""
+        if len(self.requests) >= _MOST_REQUESTS:
+            self.requests.clear()
+        self.requests[key] = known
+
+    def keep_answer(self, key: bytes, known: KnownAnswer) -> None:
+        """Know a backend's head."""
+        if len(self.answers) >= _MOST_ANSWERS:
+            self.answers.clear()
+        self.answers[key] = known
+
+    def keep_stream(self, key: bytes, known: KnownStream) -> None:
+        """Know a backend's head of a JSON answer of which a stream was made."""
+        if len(self.streams) >= _MOST_ANSWERS:
+            self.streams.clear()
+        self.streams[key] = known
+
+
+def is_usual(said: HeaderList, *, may_have_id: bool = False) -> bool:
+    """Return whether a head with a length can be known: nothing in it changes how the message is served."""
+    names = said.names
+    is_known = names.are_usual_but(_OWN_ID if may_have_id else frozenset())
+    return is_known and names.are_plain and said.values_are_plain and "content-length" in names.at
+
+
+def around_request(head: bytes, length: bytes, request_id: bytes, *, is_edited: bool) -> Around | None:
+    """Return around what a head for a backend was made; an edited one tells its length last."""
+    holes = _length_holes(length)
+    for hole in holes:
+        parts = cut(head, request_id, hole) if is_edited else cut(head, hole, request_id)
+        if parts is not None:
+            name = hole[:_LENGTH_BYTES]
+            if is_edited:
+                return Around(parts[0], parts[1] + name, b"\r\n" + parts[2])
+            return Around(parts[0] + name, b"\r\n" + parts[1], parts[2])
+    return None
+
+
+def around_answer(status: int, head: bytes, length: bytes, request_id: bytes, *, is_dated: bool) -> KnownAnswer | None:
+    """Return around what a client's head was made; `is_dated`: it has the backend's date, so that we add none."""
+    for hole in _length_holes(length):
+        parts = cut(head, hole, request_id)
+        if parts is None:
+            continue
+        before, between, after = parts[0] + hole[:_LENGTH_BYTES], b"\r\n" + parts[1], parts[2]
+        if is_dated:
+            return KnownAnswer(status, before, between, after, None)
+        dated = cut(after, _DATE)
+        if dated is not None:
+            return KnownAnswer(status, before, between, dated[0] + _DATE, dated[1][_DATE_BYTES:])
+    return None
+
+
+def around_stream(status: int, head: bytes, request_id: bytes, *, is_dated: bool) -> KnownStream | None:
+    """Return around what the head of a stream was made; `is_dated` as of an answer."""
+    parts = cut(head, request_id) if head.count(b"\r\nTransfer-Encoding: chunked\r\n") == 1 else None
+    if parts is None:
+        return None
+    if is_dated:
+        return KnownStream(status, parts[0], parts[1], None)
+    dated = cut(parts[1], _DATE)
+    return KnownStream(status, parts[0], dated[0] + _DATE, dated[1][_DATE_BYTES:]) if dated is not None else None
+
+
+def _length_holes(length: bytes) -> list[bytes]:
+    return [name + length + b"\r\n" for name in _LENGTHS]
+
+
+def cut(text: bytes, *holes: bytes) -> list[bytes] | None:
+    """Return what is around the holes, in their order; None where one of them is not there, or there is another."""
+    parts = []
+    for hole in holes:
+        if text.count(hole) != 1:
+            return None
+        before, _, text = text.partition(hole)
+        parts.append(before)
+    return [*parts, text]
