@@ -17,6 +17,9 @@ from proxy.repairs.fan_out import branch_bodies
 from proxy.repairs.split import split_bodies
 from proxy.spread import Spread
 
+# What is remembered of models is bounded, since a client names them.
+_LONGEST_KEPT = 256
+
 
 def with_branches(base: Plan, asked: int = 0) -> Plan:
     """Return the plan with the bodies of its branches, and how their answers are restored.
@@ -96,7 +99,10 @@ def wants_usage(body: Mapping[str, Any]) -> bool:
 
 def _restore(draft: Draft, kind: Kind | None, model: str, groups: int, asked: int) -> Restore:
     answer = draft.answer or Answer(draft.body.get("stream") is True, wants_usage(draft.body))
-    restoring = Restore(kind, answer.stream, answer.include_usage, model=model, undos=draft.undos[::-1], asked=asked)
+    undos = draft.undos[::-1]
+    if not (undos or asked or _is_split(draft)) and len(model) <= _LONGEST_KEPT:
+        return _reshaping(kind, answer, model)
+    restoring = Restore(kind, answer.stream, answer.include_usage, model=model, undos=undos, asked=asked)
     if not _is_split(draft):
         return restoring
     fan, split = draft.fan or Fan(1), draft.split
@@ -112,6 +118,12 @@ def _restore(draft: Draft, kind: Kind | None, model: str, groups: int, asked: in
         concurrency=min(limits, default=0),
         usage="sum" if fan.usage == "sum" else "once",
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _reshaping(kind: Kind | None, answer: Answer, model: str) -> Restore:
+    """Return how an answer is restored of which only the shape is another."""
+    return Restore(kind, answer.stream, answer.include_usage, model=model)
 
 
 @functools.lru_cache(maxsize=256)

@@ -19,6 +19,7 @@ from proxy.body import Body, UnreadableBody
 from proxy.turns import MESSAGES, Turn, read_turns
 
 _NAME: Final = b'"messages"'
+_END: Final = b'"}]'  # of messages whose last one ends with a text
 _LONGEST_NAME: Final = len(_NAME) + len(": [")
 _LONGEST_FRAME: Final = 512
 _MOST_FRAMES: Final = 512
@@ -47,7 +48,7 @@ class Frame:
 
     def edited(self, values: Mapping[str, Any], without: Collection[str]) -> Frame | None:
         """Return the frame with these fields, and without those; None where it would not come again."""
-        if not _FLAGS.issuperset(map(type, values.values())):
+        if values and not _FLAGS.issuperset(map(type, values.values())):
             return None
         key = (*values.items(), *without)
         frame = self._edited.get(key)
@@ -126,8 +127,8 @@ class Frames:
         """Return the body, or None where the bytes are no JSON object."""
         at = source.find(_NAME, 0, _LONGEST_FRAME)
         start = source.find(b"[", at, at + _LONGEST_NAME) if at >= 0 else -1
-        end = source.rfind(b"]", -_LONGEST_FRAME) + 1 if start >= 0 else 0
-        if source[end - 3 : end] != b'"}]' or len(source) - end + start > _LONGEST_FRAME:
+        end = source.rfind(_END, -_LONGEST_FRAME) + len(_END) if start >= 0 else 0
+        if end <= start or len(source) - end + start > _LONGEST_FRAME:
             return Body.parse(source)
         around = (source[:start], source[end:])
         frame = self._known.get(around) or self._met(around, is_long=end - start > _LONG_BYTES)

@@ -61,6 +61,7 @@ FRAMED = [
     pytest.param(f'{{"messages":{TURNS}}}', id="nothing besides"),
     pytest.param(f'{{"messages": {TURNS}, "model": "m"}}', id="the messages first"),
     pytest.param(f'{{"model":"m","n":1E1,"messages":{TURNS}}}', id="the messages last"),
+    pytest.param(f'{{"stop":["a"],"messages":{TURNS},"n":[1],"m":{{"a":"b"}}}}', id="lists before and after"),
     pytest.param(f' {{ "model" : "\\u00e9" , "messages": {TURNS} , "n":{{"a" : 1}}\n}} ', id="blanks and escapes"),
     pytest.param(f'{{"model": "m", "messages": {LONG}, "seed": 1e999}}', id="a number that can't be read"),
     pytest.param(f'{{"messages": {TURNS}, "user": "\\"messages\\": [0"}}', id="a text that looks like it"),

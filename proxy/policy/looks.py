@@ -1,6 +1,6 @@
 """A look at the value of one top-level field: the bits of the clues that hold for it.
 
-a number, a word → judged once, and remembered by its bytes
+a number, a word → judged once, and remembered by its bytes; a short list or object too
 a list or object → its words, and what they tell is remembered; its bytes are hardly ever the same again
 messages         → where they are turns, the same told of their roles, and the long texts among them not even decoded
 a long text      → judged each time
@@ -19,7 +19,6 @@ from proxy.policy.memory import Memory
 from proxy.turns import MESSAGES, Turn, read_turns
 
 _SHORT_BYTES: Final = 64
-_OPENING: Final = b"[{"
 _MOST_WORDS: Final = 64
 _MOST_STRINGS: Final = 16
 _QUOTE: Final = ord('"')
@@ -73,7 +72,7 @@ class Look:
         if type(value) is not msgspec.Raw:
             return self._of_edited(value)
         view = memoryview(value)
-        if view.nbytes <= _SHORT_BYTES and view[0] not in _OPENING:
+        if view.nbytes <= _SHORT_BYTES:
             text = bytes(view)
             known = self._by_value.get(text)
             return self._remember(text, body[name]) if known is None else known
@@ -130,6 +129,11 @@ class Look:
         return self._remember(key, value) if known is None else known
 
     def _remember(self, key: object, value: Any) -> int:
+        if isinstance(value, list | dict):
+            bits = self._of_long(value)
+            # What the words let pass is worth a closer look, since the value will come again.
+            held = {bit for bit, clue in self._inner if bits & bit and clue.holds(value)}
+            return self._memory.keep(self._by_value, key, self._of_whole(value) | sum(held) if bits else 0)
         words = words_of_scalar(value)
         held = {bit for bit, clue in self._whole if clue.may_hold(words) and clue.holds(value)}
         held |= {bit for bit, clue in self._inner if clue.holds(value)}

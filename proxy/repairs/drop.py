@@ -165,13 +165,15 @@ def build(options: DropOptions) -> Act:
 def _dropping(names: list[str], texts: list[str]) -> Act:
     """Return the act that removes top-level fields whatever they are: no place has to be found for that."""
     told = dict(zip(names, texts, strict=True))
+    alone = {name: fields_lost([text]) for name, text in told.items()}
 
     def act(draft: Draft) -> Change | None:
-        doomed = [name for name in told if name in draft.body]
+        body = draft.body
+        doomed = [name for name in told if name in body]
         if not doomed:
             return None
-        body = draft.body.put_all({}, without=doomed)
-        return Change(structs.replace(draft, body=body), fields_lost([told[name] for name in doomed]))
+        loses = alone[doomed[0]] if len(doomed) == 1 else fields_lost([told[name] for name in doomed])
+        return Change(structs.replace(draft, body=body.put_all({}, without=doomed)), loses)
 
     return act
 

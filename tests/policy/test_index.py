@@ -140,6 +140,8 @@ REPAIRED = [
     pytest.param({"coerce": {"n": "integer"}}, {"n": "5"}, {"n": 5}, id="coerce"),
     pytest.param({"drop": [{"n": {"lt": 1}}]}, {"n": 0}, {"n": 1}, id="drop"),
     pytest.param({"drop": [{"n": {"where": {"m": 1}}}]}, {"n": 0, "m": 1}, {"m": 1}, id="drop beside a field"),
+    pytest.param({"coerce": {"a[*]": "string"}}, {"a": ["x", 1]}, {"a": ["x"]}, id="coerce elements"),
+    pytest.param({"drop": [{"a.b": {"lt": 1}}]}, {"a": {"b": 0}}, {"a": {"b": 1}}, id="drop further down"),
     pytest.param({"map": {"a": {"x": "y"}}}, {"a": "x"}, {"a": "z"}, id="map"),
     pytest.param({"map": {"a": {"*": "y"}}}, {"a": "x"}, {"b": "x"}, id="map of all"),
     pytest.param(
