@@ -21,32 +21,34 @@ from proxy.errors import BackendFault
 from proxy.merge import MAX_CHOICES, once
 
 _WHOLE: Final[Mapping[Kind, str]] = {"chat": "chat.completion", "text": "text_completion"}
-_NOTHING: Final[Mapping[Kind, dict[str, Any]]] = {"chat": {"delta": {}}, "text": {"text": ""}}
+_NOTHING: Final[Mapping[Kind, bytes]] = {"chat": b'"delta":{}', "text": b'"text":""'}
 _OF_CHOICE: Final = frozenset({"index", "message", "text", "logprobs", "finish_reason"})
 _ENVELOPE: Final = frozenset({*IDENTITY, "choices", "usage"})
-_ENCODER: Final = msgspec.json.Encoder()
+_encode: Final = msgspec.json.Encoder().encode
 
 
 def events_of(answer: Mapping[str, Any], kind: Kind, *, include_usage: bool) -> bytes | None:
     """Return the events that bring this answer, without the sentinel; None where it is not of the usual shape."""
-    identity = _identity(answer, kind)
-    if identity is None:
+    identity, usage = _identity(answer, kind), answer.get("usage") if include_usage else None
+    if identity is None or (include_usage and "usage" in answer and not (usage and isinstance(usage, dict))):
         return None
     try:
         parts = _parts(answer.get("choices"), kind)
-    except BackendFault:
+        if parts is None:
+            return None
+        start = b'data: %b,"choices":[' % _encode(identity)[:-1]
+        between = b"]}\n\n" + start
+        last = b"%b],%b" % (between, _encode({"usage": usage})[1:-1]) if usage else b"]"
+        return b"%b%b%b%b}\n\n" % (start, between.join(parts), last, _further(answer, _ENVELOPE))
+    except (BackendFault, RecursionError, ValueError):
         return None
-    if parts is None:
-        return None
-    chunks: list[dict[str, Any]] = [{**identity, "choices": [part]} for part in parts]
-    rest = {} if answer.keys() <= _ENVELOPE else {key: answer[key] for key in answer if key not in _ENVELOPE}
-    if not (include_usage and "usage" in answer):
-        chunks[-1] |= rest
-        return _encoded(chunks)
-    usage = answer["usage"]
-    if not usage or not isinstance(usage, dict):
-        return None
-    return _encoded([*chunks, {**identity, "choices": [], "usage": usage, **rest}])
+
+
+def _further(fields: Mapping[str, Any], known: frozenset[str]) -> bytes:
+    """Return the fields beside those that are known, as they follow others in an object."""
+    if fields.keys() <= known:
+        return b""
+    return b"," + _encode({key: fields[key] for key in fields if key not in known})[1:-1]
 
 
 def _identity(answer: Mapping[str, Any], kind: Kind) -> dict[str, Any] | None:
@@ -62,28 +64,31 @@ def _identity(answer: Mapping[str, Any], kind: Kind) -> dict[str, Any] | None:
     return identity
 
 
-def _parts(choices: Any, kind: Kind) -> list[dict[str, Any]] | None:
-    """Return what each chunk has for its one choice: all introductions, then one choice's chunks after the other's."""
+def _parts(choices: Any, kind: Kind) -> list[bytes] | None:
+    """Return what each chunk has for its one choice: all introductions, then one choice's chunks after the other's.
+
+    Raises: BackendFault, and ValueError or RecursionError where something of it can't be encoded.
+    """
     if not isinstance(choices, list) or not 0 < len(choices) <= MAX_CHOICES:
         return None
-    introductions: list[dict[str, Any]] = []
-    parts: list[dict[str, Any]] = []
+    introductions: list[bytes] = []
+    parts: list[bytes] = []
     for index, choice in enumerate(choices):
         if not _is_usual(choice, index, kind):
             return None
-        blank = {"logprobs": None} if "logprobs" in choice else {}
+        none = b',"logprobs":null' if "logprobs" in choice else b""
         if kind == "text":
             said = _text(choice)
         else:
             delta, said = _message(choice["message"])
-            introductions.append({"index": index, "delta": delta, **blank, "finish_reason": None})
-        told = [{"index": index, **body, **blank, "finish_reason": None} for body in said]
-        told.append({"index": index, **_NOTHING[kind], **blank, "finish_reason": choice["finish_reason"]})
-        if blank:
-            told[0]["logprobs"] = choice["logprobs"]
-        if not choice.keys() <= _OF_CHOICE:
-            told[-1] |= {key: choice[key] for key in choice if key not in _OF_CHOICE}
-        parts += told
+            introductions.append(b'{"index":%d,"delta":%b%b,"finish_reason":null}' % (index, _encode(delta), none))
+        # The logprobs ride on the first.
+        logprobs = b',"logprobs":' + _encode(choice["logprobs"]) if none else none
+        for body in said:
+            parts.append(b'{"index":%d,%b%b,"finish_reason":null}' % (index, body, logprobs))
+            logprobs = none
+        end = index, _NOTHING[kind], logprobs, _encode(choice["finish_reason"]), _further(choice, _OF_CHOICE)
+        parts.append(b'{"index":%d,%b%b,"finish_reason":%b%b}' % end)
     return introductions + parts
 
 
@@ -98,14 +103,14 @@ def _is_usual(choice: Any, index: int, kind: Kind) -> bool:
     return kind == "text" or (isinstance(message, dict) and not message.get("function_call"))
 
 
-def _text(choice: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the parts that say a choice's text: none where there is neither text nor anything about it."""
+def _text(choice: dict[str, Any]) -> list[bytes]:
+    """Return what says a choice's text: nothing where there is neither text nor anything about it."""
     text = choice.get("text")
-    return [{"text": text or ""}] if text or choice.get("logprobs") is not None else []
+    return [b'"text":' + _encode(text or "")] if text or choice.get("logprobs") is not None else []
 
 
-def _message(message: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the delta that introduces a message, which has what of it says nothing, and the parts that say the rest.
+def _message(message: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
+    """Return the delta that introduces a message, which has what of it says nothing, and those that say the rest.
 
     Raises: BackendFault.
     """
@@ -114,7 +119,7 @@ def _message(message: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, An
     for name, value in message.items():
         if name == "role":
             continue
-        if is_blank(value):
+        if not value and is_blank(value):
             introduction[name] = value
             continue
         names.append(name)
@@ -122,20 +127,12 @@ def _message(message: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, An
             introduction[name] = ""
     if len(names) > 1:
         names.sort(key=rank)
-    return introduction, [{"delta": {name: _said(name, message[name])}} for name in names]
+    return introduction, [
+        b'"delta":' + _encode({name: _calls(message[name]) if name == "tool_calls" else message[name]})
+        for name in names
+    ]
 
 
-def _said(name: str, value: Any) -> Any:
-    """Return what a chunk says of a field of a message; each call tells its id, type and name once."""
-    if name == "tool_calls":
-        return [{"index": index, **once(call, set())} for index, call in enumerate(whole_calls(value))]
-    return value
-
-
-def _encoded(chunks: list[dict[str, Any]]) -> bytes | None:
-    try:
-        lines = _ENCODER.encode_lines(chunks)
-    except (UnicodeEncodeError, RecursionError, ValueError):
-        return None
-    # No line of JSON has a line's end in it.
-    return b"data: %b\n\n" % lines[:-1].replace(b"\n", b"\n\ndata: ")
+def _calls(value: Any) -> list[dict[str, Any]]:
+    """Return a message's calls as a chunk tells them: each its id, type and name once. Raises: BackendFault."""
+    return [{"index": index, **once(call, set())} for index, call in enumerate(whole_calls(value))]
