@@ -113,13 +113,16 @@ class Exchange(msgspec.Struct):
         # A key that opens the proxy is none of the backend's business.
         return headers.without(passed, "authorization") if self.policy.auth_keys else passed
 
+    def edited_bytes(self, plan: Plan) -> int:
+        """Return the size of a plan's bodies, beside the client's own."""
+        return sum([len(body) for body in plan.bodies if body is not self.body])
+
     def drop_body(self) -> None:
         """Let go of the request's body, for which nobody asks any more: the answer may last for minutes."""
         request, plan = self.request, self.record.plan
         if isinstance(self.body, bytes):
-            self.share.drop(len(self.body))
-            if request.body is not None and request.body is not self.body:
-                self.share.drop(len(request.body))
+            inflated = len(request.body) if request.body is not None and request.body is not self.body else 0
+            self.share.drop(len(self.body) + inflated + (self.edited_bytes(plan) if plan is not None else 0))
             self.body = None
             self.request = Request(request.method, request.path, request.query, request.headers, None)
             self.record.plan = plan.without_body() if plan is not None else None

@@ -90,6 +90,7 @@ class InLane:
         "_connecting",
         "_connection",
         "_forward",
+        "_is_counted",
         "_is_old",
         "_lane",
         "_message",
@@ -114,6 +115,7 @@ class InLane:
         self._timer: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._span: BranchSpan | None = None
+        self._is_counted = False  # what is sent, where it is not the client's own body
         self._is_old = False  # the connection to the backend: one that was idle may have been closed
 
     def begin(self) -> None:
@@ -166,6 +168,8 @@ class InLane:
         if plan.restore is not None:
             return self._restore(plan)
         backend = plan.backend
+        exchange.share.take(exchange.edited_bytes(plan))
+        self._is_counted = True
         base, call = exchange.address(backend), exchange.call(plan, 0)
         self._lane.learner.request_goes(self._connection, exchange, plan, call)
         self._span = call.span
@@ -223,7 +227,7 @@ class InLane:
         """Follow a request that was sent on a connection that had been idle."""
         if self._work.plan is not None:
             self._work.exchange.record.plan = self._work.plan
-            self._is_old = True
+            self._is_old = self._is_counted = True
             self._asked(self._work.plan, answering, sent_at_s)
 
     def is_late(self) -> None:
@@ -354,6 +358,9 @@ class InLane:
         self._work.error = error
         if begun is not None:
             self._work.begun = begun
+        if self._is_counted and self._work.plan is not None:
+            # A task counts it anew.
+            self._work.exchange.share.drop(self._work.exchange.edited_bytes(self._work.plan))
         self._connection.hand_over(self._message, self._body, self._work, self._abandon)
 
     def _abandon(self) -> None:

@@ -91,7 +91,7 @@ class Pool:
         oldest_s = time.monotonic() - POOL_KEEP_ALIVE_S
         while idle:
             connection = idle.pop()
-            if connection.is_connected() and connection.idle_since_s >= oldest_s:
+            if connection.can_be_asked and connection.idle_since_s >= oldest_s:
                 self._busy.add(connection)
                 return connection
             connection.drop()

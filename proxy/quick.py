@@ -146,7 +146,7 @@ class Shortcut:
         base, is_edited, is_restored = port.address(backend), bool(bodies), plan.restore is not None
         around = self._known.goes.get((client.peer, client.scheme, backend.name, base, is_edited, is_restored))
         body = bodies[0] if bodies else request.body
-        held_bytes = len(body or b"") + (len(request.body or b"") if is_restored and body is not request.body else 0)
+        held_bytes = len(body or b"") + (len(request.body or b"") if body is not request.body else 0)
         if around is None or body is None or not port.reserve.has(held_bytes):
             return False
         self._origin = origin = origin_of(base)

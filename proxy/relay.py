@@ -55,7 +55,7 @@ async def carry_out(exchange: Exchange, plan: Plan, begun: Begun = NOT_BEGUN) ->
 async def _round(exchange: Exchange, plan: Plan, begun: Begun) -> None:
     if begun.asked is None:
         # The client's own bytes are counted where they are read.
-        exchange.share.take(sum(len(body) for body in plan.bodies if body is not exchange.body))
+        exchange.share.take(exchange.edited_bytes(plan))
     if plan.refusal is not None:
         await tell_error(exchange, plan, plan.refusal)
     elif plan.restore is not None:

@@ -253,7 +253,7 @@ def begin_restoring(
     if whole is None or exchange.trace is not None:
         return None
     try:
-        exchange.share.take(sum([len(body) for body in plan.bodies if body is not exchange.body]))
+        exchange.share.take(exchange.edited_bytes(plan))
     except ProxyFault:
         return None
     one = Restoring(exchange, plan, whole, client, done, go_on, learn)

@@ -258,10 +258,12 @@ class Connection(ResponseHandler):
             body.set_exception(error)
 
     def is_connected(self) -> bool:
-        """Return whether the connection is open, and nothing came on it that nobody asked for.
+        """Return whether the connection is open, and nothing came on it that nobody asked for."""
+        return super().is_connected() and not self.should_close
 
-        All that an answer leaves open was looked at when it was released.
-        """
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether the connection is as it was released: what its last answer left open was looked at then."""
         return self.transport is not None and not self._should_close and not self.transport.is_closing()
 
     @property

@@ -163,6 +163,7 @@ async def until(holds):
 
 
 async def test_a_stream_that_is_under_way_holds_nothing_of_its_request(stage):
+    stage.data_path = "direct"  # the other one's task keeps it
     await stage.proxy(POLICY)
     body = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "hi"}]}'
     client = await stage.ask(
@@ -180,3 +181,21 @@ async def test_a_stream_that_is_under_way_holds_nothing_of_its_request(stage):
     assert (await client.answer()).body == event
     await stage.data_port.serves(0)
     assert stage.data_port.reserve.held_bytes == 0
+
+
+@pytest.mark.parametrize("times", [1, 4], ids=["the first time", "with a head that is known"])
+async def test_a_body_that_was_edited_is_held_beside_the_clients_own(stage, times):
+    await stage.proxy(POLICY)
+    client, bodies = await stage.client(), [b'{"model": "edited", "x": 1}', b'{"model":"edited"}']
+    for _ in range(times):
+        client.send(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: p\r\nContent-Length: %d\r\n\r\n%b"
+            % (len(bodies[0]), bodies[0])
+        )
+        call = await stage.backend.call()
+        assert await call.body() == bodies[1]
+        assert stage.data_port.reserve.held_bytes == sum(map(len, bodies))
+        call.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await client.answer()
+        await stage.data_port.serves(0)
+        assert stage.data_port.reserve.held_bytes == 0
