@@ -72,35 +72,35 @@ class HeadLearner:
 
     def answer_goes(self, answering: Answering, exchange: Exchange, plan: Plan, told: bytes) -> None:
         """Know the head of an answer that passed as it came."""
-        key, length, is_dated = self._key_of(answering, exchange)
+        key, length, date = self._key_of(answering, exchange)
         if key:
             own, status = _without_repairs(told, plan), answering.message.code if answering.message is not None else 0
-            known = around_answer(status, own, length, exchange.request_id.encode(), is_dated=is_dated)
+            known = around_answer(status, own, length, exchange.request_id.encode(), date)
             if known is not None:
                 self.heads.keep_answer(key, known)
 
     def stream_goes(self, answering: Answering, exchange: Exchange, plan: Plan, told: bytes) -> None:
         """Know the head of a JSON answer of which a stream was made."""
-        key, _, is_dated = self._key_of(answering, exchange)
+        key, _, date = self._key_of(answering, exchange)
         status = answering.message.code if answering.message is not None else 0
         if key and status < _LOWEST_REDIRECT:
             own = _without_repairs(told, plan)
-            known = around_stream(status, own, exchange.request_id.encode(), is_dated=is_dated)
+            known = around_stream(status, own, exchange.request_id.encode(), date)
             if known is not None:
                 self.heads.keep_stream(key, known)
 
-    def _key_of(self, answering: Answering, exchange: Exchange) -> tuple[bytes, bytes, bool]:
-        """Return what an answer's head is known by, its length, and whether it has a date; b"" where it can't be."""
+    def _key_of(self, answering: Answering, exchange: Exchange) -> tuple[bytes, bytes, bytes]:
+        """Return what an answer's head is known by, its length and its date; b"" where it can't be known."""
         message, said, connection = answering.message, answering.said, answering.connection
         if message is None or connection is None or exchange.client.is_closing or exchange.request.method != "POST":
-            return b"", b"", False
+            return b"", b"", b""
         is_passed = _OK <= message.code < _LOWEST_REFUSAL and message.code not in _WITHOUT_BODY
         if not (is_passed and _stays(message) and is_usual(said, may_have_id=True)):
-            return b"", b"", False
+            return b"", b"", b""
         head = answer_head_of(connection.head_data)
         if head is None or not head[0].startswith(b"HTTP/1.1 %d " % message.code):
-            return b"", b"", False
-        return head[0], head[1], "date" in said.names.at
+            return b"", b"", b""
+        return head[:3]
 
 
 def _without_repairs(told: bytes, plan: Plan) -> bytes:

@@ -24,7 +24,7 @@ _ZERO = ord("0")
 _IDS = (b"\r\nx-request-id: ", b"\r\nX-Request-Id: ", b"\r\nX-Request-ID: ")
 _OWN_ID = frozenset({"x-request-id"})
 _VISIBLE = re.compile(rb"[\x20-\x7e]*")
-_DATE = b"\r\nDate: "
+_DATES = (b"\r\nDate: ", b"\r\ndate: ")
 _DATE_BYTES = len("Sun, 06 Nov 1994 08:49:37 GMT")
 
 
@@ -48,12 +48,18 @@ def head_of(data: bytes) -> Head | None:
     return data[:at] + data[after:end], length, end + 4
 
 
-def answer_head_of(data: bytes) -> Head | None:
-    """Return the same of an answer's head, also without the id that the backend gave it: the client is told ours."""
+AnswerHead = tuple[bytes, bytes, bytes, int]
+"""The same of an answer's head, also without its id, for which the client is told ours, and without its date; the date
+comes after the length, b"" where there is none."""
+
+
+def answer_head_of(data: bytes) -> AnswerHead | None:
+    """Return the head that an answer begins with, None where it is not all there, or is not as usual."""
     head = head_of(data)
     if head is None:
         return None
     key, length, end = head
+    date = b""
     for name in _IDS:
         at = key.find(name)
         if at >= 0:
@@ -61,8 +67,18 @@ def answer_head_of(data: bytes) -> Head | None:
             after = after if after >= 0 else len(key)
             if _VISIBLE.fullmatch(key, at + len(name), after) is None:
                 return None
-            return key[:at] + key[after:], length, end
-    return head
+            key = key[:at] + key[after:]
+            break
+    for name in _DATES:
+        at = key.find(name)
+        if at >= 0:
+            at += len(name)
+            date = key[at : at + _DATE_BYTES]
+            if _VISIBLE.fullmatch(date) is None or len(date) < _DATE_BYTES:
+                return None
+            key = key[:at] + key[at + _DATE_BYTES :]
+            break
+    return key, length, date, end
 
 
 class Around(NamedTuple):
@@ -113,36 +129,40 @@ class KnownRequest:
 
 
 class KnownAnswer(NamedTuple):
-    """A backend's head, and around what a client is told it: `dated` is what comes after a date, where we add that."""
+    """A backend's head, and around what a client's is made: `order` tells which of length, id and date come when."""
 
     status: int
-    before: bytes
-    between: bytes
-    after: bytes
-    dated: bytes | None
+    parts: tuple[bytes, ...]
+    order: tuple[int, ...]
 
-    def told(self, request_id: bytes, repairs: str | None, body: bytes, date: str) -> bytes:
+    def told(self, request_id: bytes, repairs: str | None, body: bytes, date: bytes) -> bytes:
         """Return what the client is told: the head, with our id, and the body."""
-        after = self.after if self.dated is None else b"%b%b%b" % (self.after, date.encode(), self.dated)
-        if repairs is not None:
-            after = b"\r\nMendproxy-Repairs: %b%b" % (repairs.encode(), after)
-        return b"%b%d%b%b%b%b" % (self.before, len(body), self.between, request_id, after, body)
+        return _filled(self.parts, self.order, (b"%d" % len(body), _with_repairs(request_id, repairs), date), body)
 
 
 class KnownStream(NamedTuple):
     """A backend's head of a JSON answer, and around what a client is told of the stream that is made of it."""
 
     status: int
-    before: bytes
-    after: bytes
-    dated: bytes | None
+    parts: tuple[bytes, ...]
+    order: tuple[int, ...]
 
-    def told(self, request_id: bytes, repairs: str | None, body: bytes, date: str) -> bytes:
+    def told(self, request_id: bytes, repairs: str | None, body: bytes, date: bytes) -> bytes:
         """Return what the client is told: the head, with our id, and the events as one chunk, the last one."""
-        after = self.after if self.dated is None else b"%b%b%b" % (self.after, date.encode(), self.dated)
-        if repairs is not None:
-            after = b"\r\nMendproxy-Repairs: %b%b" % (repairs.encode(), after)
-        return b"%b%b%b%x\r\n%b\r\n0\r\n\r\n" % (self.before, request_id, after, len(body), body)
+        chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        return _filled(self.parts, self.order, (_with_repairs(request_id, repairs), date), chunks)
+
+
+def _with_repairs(request_id: bytes, repairs: str | None) -> bytes:
+    return request_id if repairs is None else b"%b\r\nMendproxy-Repairs: %b" % (request_id, repairs.encode())
+
+
+def _filled(parts: tuple[bytes, ...], order: tuple[int, ...], values: tuple[bytes, ...], rest: bytes) -> bytes:
+    told = [parts[0]]
+    for at, part in zip(order, parts[1:], strict=True):
+        told += values[at], part
+    told.append(rest)
+    return b"".join(told)
 
 
 class Heads:
@@ -213,30 +233,47 @@ def around_request(head: bytes, length: bytes, request_id: bytes, *, is_edited: 
     return None
 
 
-def around_answer(status: int, head: bytes, length: bytes, request_id: bytes, *, is_dated: bool) -> KnownAnswer | None:
-    """Return around what a client's head was made; `is_dated`: it has the backend's date, so that we add none."""
+def around_answer(status: int, head: bytes, length: bytes, request_id: bytes, date: bytes) -> KnownAnswer | None:
+    """Return around what a client's head was made; `date` is the backend's, b"" where it told none and we did."""
     for hole in _length_holes(length):
-        parts = cut(head, hole, request_id)
-        if parts is None:
-            continue
-        before, between, after = parts[0] + hole[:_LENGTH_BYTES], b"\r\n" + parts[1], parts[2]
-        if is_dated:
-            return KnownAnswer(status, before, between, after, None)
-        dated = cut(after, _DATE)
-        if dated is not None:
-            return KnownAnswer(status, before, between, dated[0] + _DATE, dated[1][_DATE_BYTES:])
+        if head.count(hole) == 1:
+            at = head.index(hole) + _LENGTH_BYTES
+            around = _around(head, [(at, at + len(length)), _place(head, request_id), _place_of_date(head, date)])
+            return KnownAnswer(status, *around) if around is not None else None
     return None
 
 
-def around_stream(status: int, head: bytes, request_id: bytes, *, is_dated: bool) -> KnownStream | None:
-    """Return around what the head of a stream was made; `is_dated` as of an answer."""
-    parts = cut(head, request_id) if head.count(b"\r\nTransfer-Encoding: chunked\r\n") == 1 else None
-    if parts is None:
+def around_stream(status: int, head: bytes, request_id: bytes, date: bytes) -> KnownStream | None:
+    """Return around what the head of a stream was made; `date` as of an answer."""
+    is_chunked = head.count(b"\r\nTransfer-Encoding: chunked\r\n") == 1
+    around = _around(head, [_place(head, request_id), _place_of_date(head, date)]) if is_chunked else None
+    return KnownStream(status, *around) if around is not None else None
+
+
+Place = tuple[int, int]
+
+
+def _place(head: bytes, value: bytes) -> Place | None:
+    """Return where a value stands in a head, None where it does not stand there once."""
+    return (head.index(value), head.index(value) + len(value)) if value and head.count(value) == 1 else None
+
+
+def _place_of_date(head: bytes, date: bytes) -> Place | None:
+    if date:
+        return _place(head, date)
+    place = _place(head, _DATES[0])
+    return (place[1], place[1] + _DATE_BYTES) if place is not None else None
+
+
+def _around(head: bytes, places: list[Place | None]) -> tuple[tuple[bytes, ...], tuple[int, ...]] | None:
+    """Return what stands around some places of a head, and which of them comes when; None where one is not there."""
+    known = [place for place in places if place is not None]
+    if len(known) < len(places):
         return None
-    if is_dated:
-        return KnownStream(status, parts[0], parts[1], None)
-    dated = cut(parts[1], _DATE)
-    return KnownStream(status, parts[0], dated[0] + _DATE, dated[1][_DATE_BYTES:]) if dated is not None else None
+    order = sorted(range(len(known)), key=known.__getitem__)
+    ends = [0, *(known[at][1] for at in order)]
+    starts = [*(known[at][0] for at in order), len(head)]
+    return tuple(head[end:start] for end, start in zip(ends, starts, strict=True)), tuple(order)
 
 
 def _length_holes(length: bytes) -> list[bytes]:

@@ -194,7 +194,7 @@ class Shortcut:
         head = answer_head_of(data)
         if head is None:
             return self._to_parse(data)
-        key, length, at = head
+        key, length, date, at = head
         heads, plan = self._lane.heads, self._plan
         known = heads.answers.get(key) if self._whole is None else heads.streams.get(key)
         if known is None or len(data) > READ_BYTES or self._client.writing_paused:
@@ -206,7 +206,7 @@ class Shortcut:
             body = data[at:] if self._whole is None else self._events(self._whole, data[at:])
             if body is None:
                 return self._to_parse(data)
-            self._tell(known, body)
+            self._tell(known, body, date)
         elif missing < 0 or is_second:
             return self._to_parse(data)
         else:
@@ -229,7 +229,7 @@ class Shortcut:
         self.widen()
         return data
 
-    def _tell(self, known: KnownAnswer | KnownStream, body: bytes) -> None:
+    def _tell(self, known: KnownAnswer | KnownStream, body: bytes, date: bytes) -> None:
         lane, plan, transport = self._lane, self._plan, self._client.transport
         port, request, size = lane.port, self._request, len(body)
         self._deadlines.remove(self)
@@ -240,7 +240,9 @@ class Shortcut:
             record.has_left = True
         else:
             repaired = repairs_of(plan.applied) if plan.applied else None
-            self._client.outbox.put(transport, known.told(self._request_id.encode(), repaired, body, date_now()))
+            self._client.outbox.put(
+                transport, known.told(self._request_id.encode(), repaired, body, date or date_now().encode())
+            )
             port.learn_from(record, known.status)
         connection, self._connection = self._connection, None
         if connection is not None:

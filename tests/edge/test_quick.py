@@ -369,3 +369,40 @@ async def test_what_is_held_is_given_back(stage, client):
     await client.answer()
     await stage.data_port.serves(0)
     assert stage.data_port.reserve.held_bytes == 0
+
+
+@pytest.mark.parametrize("name", ["Date", "date"])
+async def test_each_answer_has_the_date_that_the_backend_told(stage, client, shortcuts, name):
+    for minute in range(10, 16):
+        date = f"Sun, 06 Nov 1994 08:{minute}:37 GMT"
+        client.send(PLAIN)
+        call = await stage.backend.call()
+        await call.body()
+        call.answer(said("200 OK", f"{name}: {date}", f"X-Request-Id: {minute}"))
+        told = await client.answer()
+        assert told.all("date") == [date]
+        await stage.data_port.serves(0)
+    assert len(shortcuts) == 4
+
+
+ODD_HEADS = [
+    pytest.param("Date: yesterday", id="a date that is none"),
+    pytest.param("Date: Sun, 06 Nov 1994 08:49:37 GMT+1", id="a long date"),
+    pytest.param("X-Request-Id: \x7f", id="an id that is not visible"),
+]
+
+
+@pytest.mark.parametrize("line", ODD_HEADS)
+async def test_an_odd_line_is_told_as_the_first_time(stage, client, line):
+    first = await ask(stage, client, PLAIN, said("200 OK", line))
+    assert [await ask(stage, client, PLAIN, said("200 OK", line)) for _ in range(4)] == [first] * 4
+
+
+async def test_an_answer_of_another_kind_is_told_as_the_first_time(stage, client, shortcuts):
+    other = said("200 OK", "X-Other: 1", body=b"[]")
+    first = await ask(stage, client, PLAIN, other)
+    for _ in range(3):
+        await ask(stage, client, PLAIN, said("200 OK"))
+    before = len(shortcuts)
+    assert await ask(stage, client, PLAIN, other) == first
+    assert len(shortcuts) == before + 1
