@@ -5,8 +5,9 @@ The relay speaks to a `Client`, not to aiohttp, so the data path beneath can cha
 
 from __future__ import annotations
 
+import functools
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -146,7 +147,8 @@ class Exchange(msgspec.Struct):
         return passed + self.told(plan)
 
 
-def repairs_of(applied: Sequence[Applied]) -> str:
+@functools.lru_cache(maxsize=256)
+def repairs_of(applied: tuple[Applied, ...]) -> str:
     """Return the value of Mendproxy-Repairs."""
     return headers.repairs(tuple([(one.rule, one.loses, one.warning) for one in applied]))
 

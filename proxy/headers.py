@@ -308,7 +308,6 @@ def proxy_status(token: str, details: str | None = None) -> str:
     return http_sf.ser(members)
 
 
-@functools.lru_cache(maxsize=256)
 def repairs(applied: tuple[tuple[str, str | None, str | None], ...]) -> str:
     """Return the value of Mendproxy-Repairs: a member for each (rule's id, what is lost, warning)."""
     members: ListType = []

@@ -9,6 +9,7 @@ import asyncio
 import hmac
 import os
 import time
+import weakref
 from collections.abc import Callable
 from typing import Protocol
 
@@ -340,16 +341,28 @@ class DataPort:
 class Ids:
     """Makes random UUIDs, many at once: asking for random bytes is a system call. Source: RFC 9562 §5.4."""
 
-    __slots__ = ("_ids", "_pid")
+    __slots__ = ("__weakref__", "_ids")
 
     def __init__(self) -> None:
         self._ids: list[str] = []
-        self._pid = 0
+        mine = weakref.ref(self)
+
+        def forget() -> None:
+            ids = mine()
+            if ids is not None:
+                ids.forget()
+
+        # To ask each time which process this is would be a system call as well.
+        os.register_at_fork(after_in_child=forget)
+
+    def forget(self) -> None:
+        """Forget what was made ahead: a process that was forked would return the same."""
+        self._ids = []
 
     def new(self) -> str:
         """Return one that was not returned before, in no process that was forked from this."""
-        if not self._ids or self._pid != os.getpid():
-            self._ids, self._pid = _random_ids(_IDS_AT_ONCE), os.getpid()
+        if not self._ids:
+            self._ids = _random_ids(_IDS_AT_ONCE)
         return self._ids.pop()
 
 

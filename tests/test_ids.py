@@ -1,6 +1,7 @@
 """The ids that requests are given."""
 
-import os
+import subprocess
+import sys
 import uuid
 
 from proxy.server import Ids
@@ -14,10 +15,22 @@ def test_ids_are_random_uuids_and_none_is_given_twice():
         assert (str(uuid.UUID(one)), uuid.UUID(one).version, uuid.UUID(one).variant) == (one, 4, uuid.RFC_4122)
 
 
-def test_a_process_that_was_forked_gives_none_that_its_parent_will(monkeypatch):
-    ids = Ids()
-    ids.new()
-    held = set(ids._ids)
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert held
-    assert ids.new() not in held
+FORKS = """
+import os
+from proxy.server import Ids
+ids = Ids()
+first = ids.new()
+held = set(ids._ids)
+if os.fork():
+    os.wait()
+else:
+    print(len(held) > 1, ids.new() in held, flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_process_that_was_forked_gives_none_that_its_parent_will():
+    done = subprocess.run(  # noqa: S603 our own interpreter
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["True", "False"]
