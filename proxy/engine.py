@@ -19,7 +19,7 @@ from msgspec import structs
 from proxy.body import Body, UnreadableBody
 from proxy.branches import wants_usage, with_branches, with_fresh_id
 from proxy.errors import ClientFault, ProxyError
-from proxy.frames import Framed, model_of
+from proxy.frames import Framed, Outcome, model_of
 from proxy.headers import Headers, are_usual, is_strict
 from proxy.matching import Facts, Late, compile_globs
 from proxy.matching.values import is_integer
@@ -131,27 +131,51 @@ def _plan(
         trace += (_passed_over(rule, run) or _fire(rule, run) for rule in backend.rules)
         trace += (_passed_over(rule, run) or _fire(rule, run) for rule in more if rule.id not in skipped)
     else:
-        _run_possible(index, selection, positions, seen, run)
+        _run_known(index, selection, positions, seen, run)
         for rule in more:
             if rule.id not in skipped and _is_due(rule, run):
                 _fire(rule, run)
     return _finish(run, backend, selection, strict=strict, skipped=skipped)
 
 
+def _run_known(index: RuleIndex, selection: Selection, positions: Positions, seen: dict[int, int], run: _Run) -> None:
+    """Run the rules that can do something, or do what they did to such a body before, where they tell by its frame."""
+    body = run.facts.body
+    if type(body) is not Framed:
+        _run_possible(index, selection, positions, seen, run)
+        return
+    inside = seen.get(id(body.turns), 0)
+    known = body.frame.outcome(selection, inside)
+    if known is not None:
+        run.applied += known.applied
+        new = body.framed(known.frame)
+        run.draft = Draft(new, run.draft.path, run.draft.max_branches, known.answer)
+        run.facts = run.facts.with_body(new)
+    elif _run_possible(index, selection, positions, seen, run):
+        draft = run.draft
+        if type(draft.body) is Framed and draft.body is not body:
+            body.frame.keep(Outcome(selection, draft.body.frame, tuple(run.applied), draft.answer), inside)
+
+
 def _run_possible(
     index: RuleIndex, selection: Selection, positions: Positions, seen: dict[int, int], run: _Run
-) -> None:
-    """Run the rules that can do something: as if all were run, which is what a trace does."""
-    following = 0
+) -> bool:
+    """Run the rules that can do something: as if all were run, which is what a trace does.
+
+    Return whether they looked at nothing but the body's frame, beside what the index is told by.
+    """
+    following, is_of_frame = 0, True
     while following < len(positions) and run.draft.rejection is None:
         at, facts = positions[following], run.facts
         following += 1
+        is_of_frame = is_of_frame and index.is_of_frame(at, positions)
         if index.holds(at, facts, positions):
             _fire(index.rules[at], run)
         if run.facts is not facts and at < selection.last:
             # The edit may have made other rules possible, and ruled some out.
             positions = index.possible(run.facts.body, selection, seen)
             following = bisect_right(positions, at)
+    return is_of_frame
 
 
 def _unknown(model: str | None) -> ClientFault:

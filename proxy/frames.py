@@ -31,19 +31,29 @@ Around = tuple[bytes, bytes]
 """What stands before a body's messages, and after them."""
 
 
+class Outcome(msgspec.Struct, frozen=True):
+    """What rules that look at nothing but the frame made of it. A struct, since the engine makes and reads it."""
+
+    selection: object
+    frame: Frame
+    applied: tuple[Any, ...]
+    answer: Any
+
+
 class Frame:
     """All of a body but its messages, in whose place there is a 0. `model` is that of the body as it came.
 
     `told` is for those who ask a frame the same again and again, by what they are.
     """
 
-    __slots__ = ("_edited", "_ends", "fields", "model", "told")
+    __slots__ = ("_edited", "_ends", "_outcomes", "fields", "model", "told")
 
     def __init__(self, fields: dict[str, Any], model: str | None) -> None:
         self.fields = fields
         self.model = model
         self.told: dict[object, int] = {}
         self._edited: dict[object, Frame] = {}
+        self._outcomes: dict[tuple[int, int], Outcome] = {}
         self._ends: tuple[bytes, bytes] | None = None
 
     def edited(self, values: Mapping[str, Any], without: Collection[str]) -> Frame | None:
@@ -58,6 +68,17 @@ class Frame:
             kept = {name: value for name, value in self.fields.items() if name not in without}
             frame = self._edited[key] = Frame(kept | dict(values), self.model)
         return frame
+
+    def outcome(self, selection: object, inside: int) -> Outcome | None:
+        """Return what came of such a body, for which these rules are, and of whose messages this is told."""
+        known = self._outcomes.get((id(selection), inside))
+        return known if known is not None and known.selection is selection else None
+
+    def keep(self, outcome: Outcome, inside: int) -> None:
+        """Keep what came of such a body."""
+        if len(self._outcomes) >= _MOST_EDITED:
+            self._outcomes.clear()
+        self._outcomes[(id(outcome.selection), inside)] = outcome
 
     def around(self, messages: memoryview) -> bytes:
         """Return the text of an edited body with these messages."""
@@ -100,8 +121,10 @@ class Framed(Body):
     def put_all(self, values: Mapping[str, Any], without: Collection[str] = ()) -> Body:
         """Return the edited body, which is still framed where fields were only taken out of its frame, or are flags."""
         frame = None if MESSAGES in values or MESSAGES in without else self.frame.edited(values, without)
-        if frame is None:
-            return super().put_all(values, without)
+        return self.framed(frame) if frame is not None else super().put_all(values, without)
+
+    def framed(self, frame: Frame) -> Framed:
+        """Return the edited body with these messages and another frame."""
         new = Framed(self.source, frame, self._messages, self.turns, self._fields[MESSAGES], is_edited=True)
         new.share(self)
         return new

@@ -65,6 +65,7 @@ class Check:
     `needs` are the top-level body fields without which it can't hold, `groups` the clues (one of each) without which
     it can't, and `reads` the fields that it may look at, None for any. `glob` is the fact that it asks and the globs,
     where it asks nothing else. `is_told`: its only clue tells all of it, whether the field is there or not.
+    `is_of_body`: it asks nothing but the body.
     """
 
     label: str
@@ -75,6 +76,7 @@ class Check:
     reads: frozenset[str | None] = frozenset()
     glob: tuple[str, ...] = ()
     is_told: bool = False
+    is_of_body: bool = False
 
 
 def glob_check(name: str, raw: object) -> Check:
@@ -152,6 +154,7 @@ def body_check(name: str, raw: object) -> Check:
         groups=((clue,),) if clue else (),
         reads=tops(references(raw)) | {path.top},
         is_told=clue is not None and clue.is_whole and not refers(raw),
+        is_of_body=True,
     )
 
 

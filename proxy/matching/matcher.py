@@ -143,6 +143,7 @@ def _any(raw: object) -> list[Check]:
             needs=frozenset.intersection(*(matcher.needs for matcher in matchers)),
             groups=_of_any(matchers),
             reads=_reads(matchers),
+            is_of_body=all(map(_is_of_body, matchers)),
         )
     ]
 
@@ -165,7 +166,19 @@ def _not(raw: object) -> list[Check]:
     def met(facts: Facts) -> dict[str, Any]:
         return {check.label: check.met(facts) for check in inner.checks}
 
-    return [Check(f"not: {flow(raw)}", lambda facts: not inner.holds(facts), met, reads=inner.reads)]
+    return [
+        Check(
+            label=f"not: {flow(raw)}",
+            holds=lambda facts: not inner.holds(facts),
+            met=met,
+            reads=inner.reads,
+            is_of_body=_is_of_body(inner),
+        )
+    ]
+
+
+def _is_of_body(matcher: Matcher) -> bool:
+    return all(check.is_of_body for check in matcher.checks)
 
 
 _KEYS: Final[Mapping[str, Callable[[object], list[Check]]]] = {

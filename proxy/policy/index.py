@@ -24,6 +24,7 @@ from proxy.policy.evidence import Evidence, evidence_of
 from proxy.policy.looks import Look
 from proxy.policy.memory import Memory
 from proxy.policy.rule import Rule
+from proxy.repairs.card import FrameAct
 from proxy.turns import MESSAGES
 
 _MOST_SELECTIONS: Final = 64
@@ -56,6 +57,7 @@ class RuleIndex:
         self.rules = tuple(rules)
         self._everything = tuple(at for at, rule in enumerate(rules) if rule.on_error is None)
         self._untold = [_untold(rule) for rule in self.rules]
+        self._of_frame = [_is_of_frame(rule, untold) for rule, untold in zip(self.rules, self._untold, strict=True)]
         self._owners: list[int] = []  # of each bit: the position of its rule
         self._required: dict[int, int] = {}  # of each rule that needs something: its bits
         self._memory = Memory()
@@ -151,6 +153,10 @@ class RuleIndex:
         met = selection.answers.get(bits)
         return met if met is not None else self._answers.keep(selection.answers, bits, self._met(selection, bits))
 
+    def is_of_frame(self, at: int, positions: Positions) -> bool:
+        """Return whether a rule looks at nothing but the frame, beside what `possible` was told by."""
+        return self._of_frame[at] and positions is not self._everything
+
     def holds(self, at: int, facts: Facts, positions: Positions) -> bool:
         """Return whether the matcher of a rule holds, which is at one of these positions, as `possible` told them.
 
@@ -194,6 +200,12 @@ def _set_bits(bits: int) -> Iterable[int]:
         lowest = bits & -bits
         yield lowest.bit_length() - 1
         bits ^= lowest
+
+
+def _is_of_frame(rule: Rule, untold: Sequence[Check]) -> bool:
+    """Return whether a rule's checks that are to be made yet, and its acts, look at nothing but a body's frame."""
+    checks = all(check.is_of_body and check.reads.isdisjoint((None, MESSAGES)) for check in untold)
+    return checks and rule.mode != "observe" and all(isinstance(repair.act, FrameAct) for repair in rule.repairs)
 
 
 def _untold(rule: Rule) -> tuple[Check, ...]:

@@ -103,6 +103,19 @@ Act = Callable[[Draft], Change | None]
 """A repair with its options filled in; None where it found nothing to do."""
 
 
+class FrameAct:
+    """An act that looks at nothing of a body but the fields around its messages, so that what it does can be kept."""
+
+    __slots__ = ("act",)
+
+    def __init__(self, act: Act) -> None:
+        self.act = act
+
+    def __call__(self, draft: Draft) -> Change | None:
+        """Do it."""
+        return self.act(draft)
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """What one entry of a repair works on; where the body has no such thing it does nothing.

@@ -43,13 +43,14 @@ from pydantic import AfterValidator, Field, RootModel, model_validator
 from proxy.body import Body
 from proxy.fields import ANY, Path, Place, parse_path
 from proxy.matching import Test, compile_test
-from proxy.repairs.card import Act, Card, Change, Draft, Target
+from proxy.repairs.card import Act, Card, Change, Draft, FrameAct, Target
 from proxy.repairs.chains import Link, refuse_chains
 from proxy.repairs.kinds import ALL_KINDS, Kinds
 from proxy.repairs.losses import fields_lost
 from proxy.repairs.options import STRICT, FieldPath, Json, Options, ShortForm, Where, check_test, misfit
 from proxy.repairs.places import Condition, compile_where, present
 from proxy.repairs.writes import cut_all
+from proxy.turns import MESSAGES
 
 
 class Elements(Options):
@@ -175,7 +176,7 @@ def _dropping(names: list[str], texts: list[str]) -> Act:
         loses = alone[doomed[0]] if len(doomed) == 1 else fields_lost([told[name] for name in doomed])
         return Change(structs.replace(draft, body=body.put_all({}, without=doomed)), loses)
 
-    return act
+    return FrameAct(act) if MESSAGES not in told else act
 
 
 def targets(options: DropOptions) -> list[Target]:

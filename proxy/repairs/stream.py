@@ -34,7 +34,7 @@ from msgspec import structs
 from pydantic import Field, RootModel
 
 from proxy.body import Body
-from proxy.repairs.card import Act, Answer, Card, Change, Draft
+from proxy.repairs.card import Act, Answer, Card, Change, Draft, FrameAct
 from proxy.repairs.options import STRICT
 
 
@@ -48,7 +48,7 @@ class StreamOptions(RootModel[bool]):
 
 def build(options: StreamOptions) -> Act:
     """Return the act."""
-    return _ask_for_stream if options.root else _ask_for_json
+    return FrameAct(_ask_for_stream if options.root else _ask_for_json)
 
 
 def _ask_for_json(draft: Draft) -> Change | None:
