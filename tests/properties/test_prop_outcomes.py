@@ -3,7 +3,7 @@
 import json
 from functools import cache
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy import engine
@@ -69,6 +69,8 @@ def told(request, trace):
     return plan.backend.name, plan.bodies, plan.applied, plan.observed, answer, dict(plan.draft.body)
 
 
+@example(fields={"f": True}, around=[(messages, PATHS[0], ()) for messages in (*MESSAGES[:1] * 4, MESSAGES[1])])
+@example(fields={"d": 2}, around=[(MESSAGES[0], PATHS[0], said) for said in (*HEADERS[1:2] * 4, ())])
 @given(fields=BODIES, around=st.lists(AROUND, min_size=8, max_size=8))
 def test_what_was_met_before_changes_no_plan(fields, around):
     for messages, path, headers in around:
