@@ -406,3 +406,13 @@ async def test_an_answer_of_another_kind_is_told_as_the_first_time(stage, client
     before = len(shortcuts)
     assert await ask(stage, client, PLAIN, other) == first
     assert len(shortcuts) == before + 1
+
+
+async def test_a_key_that_opens_nothing_does_so_however_often_it_comes(stage, client):
+    await stage.proxy(POLICY + "auth: {keys: [mine]}\n")
+    client, other = await stage.client(), await stage.client()
+    await known(stage, client)
+    for _ in range(4):
+        other.send(PLAIN.replace(b"Bearer mine", b"Bearer mind"))
+        assert (await other.answer()).status == 401
+    assert (await ask(stage, client, PLAIN, said("200 OK"))).count("authorization") == 0
