@@ -50,6 +50,7 @@ class HeadLearner:
             and _stays(message)
             and message.method == "POST"
             and is_usual(said)
+            and ("x-request-id" in said.names.at) == connection.head_has_id
             and not is_joined(exchange)
         ):
             self.heads.keep_request(key, KnownRequest(message, exchange.request.path, exchange.request.query, said))
@@ -95,7 +96,7 @@ class HeadLearner:
         if message is None or connection is None or exchange.client.is_closing or exchange.request.method != "POST":
             return b"", b"", b""
         is_passed = _OK <= message.code < _LOWEST_REFUSAL and message.code not in _WITHOUT_BODY
-        if not (is_passed and _stays(message) and is_usual(said, may_have_id=True)):
+        if not (is_passed and _stays(message) and is_usual(said)):
             return b"", b"", b""
         head = answer_head_of(connection.head_data)
         if head is None or not head[0].startswith(b"HTTP/1.1 %d " % message.code):

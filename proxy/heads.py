@@ -24,6 +24,7 @@ _ZERO = ord("0")
 _IDS = (b"\r\nx-request-id: ", b"\r\nX-Request-Id: ", b"\r\nX-Request-ID: ")
 _OWN_ID = frozenset({"x-request-id"})
 _VISIBLE = re.compile(rb"[\x20-\x7e]*")
+_SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")  # as headers.sane_request_id
 _DATES = (b"\r\nDate: ", b"\r\ndate: ")
 _DATE_BYTES = len("Sun, 06 Nov 1994 08:49:37 GMT")
 
@@ -46,6 +47,29 @@ def head_of(data: bytes) -> Head | None:
     if not length.isdigit() or length[0] == _ZERO or after - at > _MOST_DIGITS or end > _LONGEST:
         return None
     return data[:at] + data[after:end], length, end + 4
+
+
+RequestHead = tuple[bytes, bytes, bytes, int]
+"""The same of a client's head, also without the id that it gave its request; that comes after the length, b"" where
+there is none.
+"""
+
+
+def request_head_of(data: bytes) -> RequestHead | None:
+    """Return the head that a request begins with, None where it is not all there, or is not as usual."""
+    head = head_of(data)
+    if head is None:
+        return None
+    key, length, end = head
+    for name in _IDS:
+        at = key.find(name)
+        if at >= 0:
+            at += len(name)
+            after = key.find(b"\r\n", at)
+            after = after if after >= 0 else len(key)
+            given = key[at:after]
+            return (key[:at] + key[after:], length, given, end) if _SANE_ID.fullmatch(given) else None
+    return key, length, b"", end
 
 
 AnswerHead = tuple[bytes, bytes, bytes, int]
@@ -97,7 +121,7 @@ the answer will be made another."""
 class KnownRequest:
     """A client's head, which asks by POST for something that may be asked for."""
 
-    __slots__ = ("_at", "_said", "_values", "goes", "message", "path", "query")
+    __slots__ = ("_at", "_id_at", "_names", "_said", "_values", "goes", "message", "path", "query")
 
     def __init__(self, message: Any, path: str, query: str, said: HeaderList) -> None:
         """Know it by its target and its headers, which tell a length; `message` is what the parser made of it."""
@@ -105,21 +129,29 @@ class KnownRequest:
         self.path = path
         self.query = query
         self._values = [value for _, value in said]
+        self._names = said.names
         self._at = said.names.at["content-length"]
-        self._said = {self._values[self._at].encode(): said}
+        self._id_at = said.names.at.get("x-request-id")
+        self._said: dict[bytes, HeaderList] = {}
         self.goes: dict[Way, Around] = {}
 
-    def said(self, length: bytes) -> HeaderList:
-        """Return the headers, with this length."""
+    def said(self, length: bytes, given_id: bytes) -> HeaderList:
+        """Return the headers, with this length, and with the id that the client gave."""
+        if self._id_at is not None:
+            return self._made(length, given_id)
         said = self._said.get(length)
         if said is None:
-            values = list(self._values)
-            values[self._at] = length.decode()
-            names = next(iter(self._said.values())).names
             if len(self._said) >= _MOST_OF_ONE:
                 self._said.clear()
-            said = self._said[length] = HeaderList(names, values)
+            said = self._said[length] = self._made(length, b"")
         return said
+
+    def _made(self, length: bytes, given_id: bytes) -> HeaderList:
+        values = list(self._values)
+        values[self._at] = length.decode()
+        if self._id_at is not None:
+            values[self._id_at] = given_id.decode()
+        return HeaderList(self._names, values)
 
     def keep(self, key: Way, around: Around) -> None:
         """Keep around what a head that goes to a backend is made."""
@@ -213,56 +245,55 @@ class Heads:
         self.streams[key] = known
 
 
-def is_usual(said: HeaderList, *, may_have_id: bool = False) -> bool:
+def is_usual(said: HeaderList) -> bool:
     """Return whether a head with a length can be known: nothing in it changes how the message is served."""
     names = said.names
-    is_known = names.are_usual_but(_OWN_ID if may_have_id else frozenset())
-    return is_known and names.are_plain and said.values_are_plain and "content-length" in names.at
+    return names.are_usual_but(_OWN_ID) and names.are_plain and said.values_are_plain and "content-length" in names.at
 
 
 def around_request(head: bytes, length: bytes, request_id: bytes, *, is_edited: bool) -> Around | None:
     """Return around what a head for a backend was made; an edited one tells its length last."""
-    holes = _length_holes(length)
-    for hole in holes:
-        parts = cut(head, request_id, hole) if is_edited else cut(head, hole, request_id)
-        if parts is not None:
-            name = hole[:_LENGTH_BYTES]
-            if is_edited:
-                return Around(parts[0], parts[1] + name, b"\r\n" + parts[2])
-            return Around(parts[0] + name, b"\r\n" + parts[1], parts[2])
-    return None
+    own_id = _place_in_line(head, b"\r\nX-Request-Id: ", request_id)
+    lengths = [_place_in_line(head, name, length) for name in _LENGTHS]
+    around = _around(head, [own_id, next((place for place in lengths if place is not None), None)])
+    if around is None or around[1] != ((0, 1) if is_edited else (1, 0)):
+        return None
+    return Around(*around[0])
 
 
 def around_answer(status: int, head: bytes, length: bytes, request_id: bytes, date: bytes) -> KnownAnswer | None:
     """Return around what a client's head was made; `date` is the backend's, b"" where it told none and we did."""
-    for hole in _length_holes(length):
-        if head.count(hole) == 1:
-            at = head.index(hole) + _LENGTH_BYTES
-            around = _around(head, [(at, at + len(length)), _place(head, request_id), _place_of_date(head, date)])
-            return KnownAnswer(status, *around) if around is not None else None
-    return None
+    own_id = _place_in_line(head, b"\r\nx-request-id: ", request_id)
+    lengths = [_place_in_line(head, name, length) for name in _LENGTHS]
+    place = next((place for place in lengths if place is not None), None)
+    around = _around(head, [place, own_id, _place_of_date(head, date)])
+    return KnownAnswer(status, *around) if around is not None else None
 
 
 def around_stream(status: int, head: bytes, request_id: bytes, date: bytes) -> KnownStream | None:
     """Return around what the head of a stream was made; `date` as of an answer."""
+    own_id = _place_in_line(head, b"\r\nx-request-id: ", request_id)
     is_chunked = head.count(b"\r\nTransfer-Encoding: chunked\r\n") == 1
-    around = _around(head, [_place(head, request_id), _place_of_date(head, date)]) if is_chunked else None
+    around = _around(head, [own_id, _place_of_date(head, date)]) if is_chunked else None
     return KnownStream(status, *around) if around is not None else None
 
 
 Place = tuple[int, int]
 
 
-def _place(head: bytes, value: bytes) -> Place | None:
-    """Return where a value stands in a head, None where it does not stand there once."""
-    return (head.index(value), head.index(value) + len(value)) if value and head.count(value) == 1 else None
+def _place_in_line(head: bytes, name: bytes, value: bytes) -> Place | None:
+    """Return where a value stands in a head, after the end of a line and its name; None where it is not there once."""
+    line = name + value + b"\r\n"
+    at = head.find(line)
+    return (at + len(name), at + len(line) - 2) if at >= 0 and head.count(line) == 1 else None
 
 
 def _place_of_date(head: bytes, date: bytes) -> Place | None:
+    """Return where the date stands; without one of the backend's, it is ours."""
     if date:
-        return _place(head, date)
-    place = _place(head, _DATES[0])
-    return (place[1], place[1] + _DATE_BYTES) if place is not None else None
+        return next((place for name in _DATES if (place := _place_in_line(head, name, date)) is not None), None)
+    at = head.find(_DATES[0])
+    return (at + len(_DATES[0]), at + len(_DATES[0]) + _DATE_BYTES) if at >= 0 else None
 
 
 def _around(head: bytes, places: list[Place | None]) -> tuple[tuple[bytes, ...], tuple[int, ...]] | None:
@@ -274,18 +305,3 @@ def _around(head: bytes, places: list[Place | None]) -> tuple[tuple[bytes, ...],
     ends = [0, *(known[at][1] for at in order)]
     starts = [*(known[at][0] for at in order), len(head)]
     return tuple(head[end:start] for end, start in zip(ends, starts, strict=True)), tuple(order)
-
-
-def _length_holes(length: bytes) -> list[bytes]:
-    return [name + length + b"\r\n" for name in _LENGTHS]
-
-
-def cut(text: bytes, *holes: bytes) -> list[bytes] | None:
-    """Return what is around the holes, in their order; None where one of them is not there, or there is another."""
-    parts = []
-    for hole in holes:
-        if text.count(hole) != 1:
-            return None
-        before, _, text = text.partition(hole)
-        parts.append(before)
-    return [*parts, text]

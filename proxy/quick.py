@@ -23,7 +23,7 @@ from proxy.errors import ProxyError
 from proxy.exchange import Record, repairs_of
 from proxy.head_learner import HeadLearner
 from proxy.headers import HeaderList
-from proxy.heads import KnownAnswer, KnownRequest, KnownStream, answer_head_of, head_of
+from proxy.heads import KnownAnswer, KnownRequest, KnownStream, answer_head_of, request_head_of
 from proxy.lane import MAX_BODY_BYTES, InLane, Lane
 from proxy.plans import Restore
 from proxy.pool import Answering, origin_of, send_large
@@ -54,13 +54,14 @@ class QuickLane:
         policy = port.policy
         if policy is not self.learner.policy:
             self.learner.use(policy)
-        head = head_of(data)
+        head = request_head_of(data)
         if head is None or port.is_closing or port.is_leaving or port.tracer is not None:
             return None
-        key, length, end = head
+        key, length, given_id, end = head
         size = len(data) - end
         missing = int(length) - size
         known = self.heads.requests.get(key)
+        connection.head_has_id = given_id != b""
         if known is None:
             connection.head_key = key if self.heads.comes_again(key) else b""
         else:
@@ -69,13 +70,13 @@ class QuickLane:
             connection.hold(data, missing, port.reserve)
         if known is None or missing or size > policy.limits.body_bytes or not port.reserve.has(size):
             return None
-        started_s, said = time.perf_counter(), known.said(length)
+        started_s, said = time.perf_counter(), known.said(length, given_id)
         request = Request("POST", known.path, known.query, said, data[end:])
         try:
             plan = engine.plan(request, policy, learned=self.port.lessons.rules)
         except ProxyError:
             return None  # the lane comes to the same, and tells it
-        one = Shortcut(self, connection, known, said, request, plan, started_s)
+        one = Shortcut(self, connection, known, said, request, plan, started_s, given_id.decode() or port.ids.new())
         return one if one.ask() else one.widen_unsent()
 
     def deadlines(self, wait_s: float) -> Deadlines:
@@ -117,6 +118,7 @@ class Shortcut:
         request: Request,
         plan: Plan,
         started_s: float,
+        request_id: str,
     ) -> None:
         """Take a request whose head is known; it is counted from now on."""
         lane.port.came()
@@ -128,7 +130,7 @@ class Shortcut:
         self._plan = plan
         self._started_s = started_s
         self._policy = lane.port.policy
-        self._request_id = lane.port.ids.new()
+        self._request_id = request_id
         self._connection: Connection | None = None
         self._held_bytes = 0
         self._whole: Whole | None = None

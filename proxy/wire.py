@@ -441,6 +441,7 @@ class Served(RequestHandler):
         self._was_parsed = True  # the request in the lane
         self._held: Held | None = None
         self.head_key = b""  # of the head that came last, where the quick lane could know it
+        self.head_has_id = False  # that was left out of it
         self._taken: Taken | None = None
         self._parked: asyncio.Future[None] | None = None
         self._handed_over: tuple[Any, Callable[[], None]] | None = None

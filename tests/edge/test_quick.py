@@ -58,6 +58,7 @@ async def ask(stage, client, raw, answer):
 
 
 KNOWN = [
+    pytest.param(post('{"model": "m"}', "X-Request-Id: a"), said("200 OK"), id="an id of the client's"),
     pytest.param(post('{"model": "m"}'), said("200 OK"), id="untouched"),
     pytest.param(post('{"model": "m", "sharp": true}'), said("200 OK"), id="repaired"),
     pytest.param(
@@ -74,7 +75,8 @@ KNOWN = [
 ]
 UNKNOWN = [
     pytest.param(post('{"model": "m"}'), said("200 OK", body=b""), id="nothing in it"),
-    pytest.param(post('{"model": "m"}', "X-Request-Id: a"), said("200 OK"), id="an id of the client's"),
+    pytest.param(post('{"model": "m"}', "X-Request-Id: a b"), said("200 OK"), id="an id that is none"),
+    pytest.param(post('{"model": "m"}', "x-request-ID: a"), said("200 OK"), id="an id in odd letters"),
     pytest.param(post('{"model": "m"}', "Prefer: handling=strict"), said("200 OK"), id="a preference"),
     pytest.param(post('{"model": "m", "n": 1}'), said("404 Not Found"), id="an error"),
     pytest.param(post('{"model": "m"}'), said("200 OK", "Content-Encoding: zip"), id="an answer in a coding"),
@@ -416,3 +418,16 @@ async def test_a_key_that_opens_nothing_does_so_however_often_it_comes(stage, cl
         other.send(PLAIN.replace(b"Bearer mine", b"Bearer mind"))
         assert (await other.answer()).status == 401
     assert (await ask(stage, client, PLAIN, said("200 OK"))).count("authorization") == 0
+
+
+@pytest.mark.parametrize("name", ["X-Request-Id", "x-request-id", "X-Request-ID"])
+async def test_each_request_keeps_the_id_that_its_client_gave(stage, client, shortcuts, name):
+    for given in ("one", "two", "3", "x" * 128, "five"):
+        client.send(post('{"model": "m"}', f"{name}: {given}", "X-Last: 1"))
+        call = await stage.backend.call()
+        await call.body()
+        assert call.head.all("x-request-id") == [given]
+        call.answer(said("200 OK"))
+        assert (await client.answer()).all("x-request-id") == [given]
+        await stage.data_port.serves(0)
+    assert len(shortcuts) == 3
