@@ -133,9 +133,10 @@ class InLane:
         except ProxyError as error:
             self._hand_over(error)
         except Exception as bug:  # noqa: BLE001 the outermost edge: a bug costs one request, and its text may be a prompt
-            self._hand_over_bug(bug)
+            self.failed(bug)
 
-    def _hand_over_bug(self, bug: Exception) -> None:
+    def failed(self, bug: Exception) -> None:
+        """Let a task tell that a bug kept the request from being served."""
         log.critical("request.bug", id=self._work.exchange.request_id, error=type(bug).__name__, where=where(bug))
         self._hand_over(ProxyFault("The proxy failed to serve this request.", code="internal_error"))
 
@@ -221,7 +222,7 @@ class InLane:
         except Exception as bug:  # noqa: BLE001 as in begin
             self._connecting = None
             self._drop()
-            self._hand_over_bug(bug)
+            self.failed(bug)
 
     def asked(self, answering: Answering, sent_at_s: float) -> None:
         """Follow a request that was sent on a connection that had been idle."""
@@ -247,7 +248,7 @@ class InLane:
             self._look()
         except Exception as bug:  # noqa: BLE001 as in begin
             self._drop()
-            self._hand_over_bug(bug)
+            self.failed(bug)
 
     def _look(self) -> None:
         answering, plan = self._answering, self._work.plan

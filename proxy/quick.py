@@ -31,7 +31,7 @@ from proxy.restoring import MAX_BYTES
 from proxy.server import LEFT, DataPort
 from proxy.upstream import PART_BYTES
 from proxy.whole import Whole
-from proxy.wire import READ_BYTES, Connection, Served, Taken
+from proxy.wire import HOLD_S, READ_BYTES, Connection, Served, Taken
 
 
 class QuickLane:
@@ -77,7 +77,11 @@ class QuickLane:
         except ProxyError:
             return None  # the lane comes to the same, and tells it
         one = Shortcut(self, connection, known, said, request, plan, started_s, given_id.decode() or port.ids.new())
-        return one if one.ask() else one.widen_unsent()
+        try:
+            return one if one.ask() else one.widen_unsent()
+        except Exception as bug:  # noqa: BLE001 as in Shortcut.took
+            one.failed(bug)
+            return one
 
     def deadlines(self, wait_s: float) -> Deadlines:
         """Return when what waits as long as this has waited too long."""
@@ -191,6 +195,21 @@ class Shortcut:
 
     def took(self, data: bytes) -> bytes | None:
         """Take what came of the answer; return what has to be parsed, or None."""
+        try:
+            return self._take(data)
+        except Exception as bug:  # noqa: BLE001 the outermost edge: a bug costs one request, and its text may be a prompt
+            self.failed(bug)
+            return None
+
+    def failed(self, bug: Exception) -> None:
+        """Let the lane tell that a bug kept the request from being served."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._deadlines.remove(self)
+            self._lane.upstream.pool.drop(connection)
+        self._in_lane().failed(bug)
+
+    def _take(self, data: bytes) -> bytes | None:
         is_second = bool(self._came)
         data = self._came + data if is_second else data
         head = answer_head_of(data)
@@ -212,7 +231,11 @@ class Shortcut:
         elif missing < 0 or is_second:
             return self._to_parse(data)
         else:
-            self._came = data  # its head: the body is a part of its own with most servers
+            # Its head: the body is a part of its own with most servers. It is not waited for here for long.
+            self._came = data
+            self._deadlines.remove(self)
+            self._deadlines = self._lane.deadlines(HOLD_S)
+            self._deadlines.add(self, time.monotonic())
         return None
 
     def _events(self, whole: Whole, data: bytes) -> bytes | None:

@@ -8,6 +8,7 @@ import pytest
 from proxy.policy import load_policy
 from proxy.quick import Shortcut
 
+PATIENCE_S = 5.0
 POLICY = """
 version: 1
 backends:
@@ -431,3 +432,39 @@ async def test_each_request_keeps_the_id_that_its_client_gave(stage, client, sho
         assert (await client.answer()).all("x-request-id") == [given]
         await stage.data_port.serves(0)
     assert len(shortcuts) == 3
+
+
+async def test_a_body_that_does_not_follow_its_head_is_waited_for_in_the_lane(stage, client, monkeypatch):
+    await known(stage, client)
+    widened, widen = asyncio.Event(), Shortcut.widen
+    monkeypatch.setattr(Shortcut, "widen", lambda self: (widened.set(), widen(self))[1])
+    client.send(PLAIN)
+    call = await stage.backend.call()
+    await call.body()
+    call.send(said("200 OK")[:-11])
+    async with asyncio.timeout(PATIENCE_S):
+        await widened.wait()
+    call.answer(said("200 OK")[-11:])
+    assert (await client.answer()).body == b'{"id": "x"}'
+
+
+@pytest.mark.parametrize("name", ["ask", "_take"])
+async def test_a_bug_costs_one_request(stage, client, monkeypatch, name):
+    await known(stage, client)
+
+    def fail(*_given):
+        raise ValueError("SECRET")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Shortcut, name, fail)
+        client.send(PLAIN)
+        if name == "_take":
+            call = await stage.backend.call()
+            call.send(said("200 OK"))
+            await call.gone()
+        told = await client.answer()
+    assert (told.status, b"SECRET" in told.body) == (500, False)
+    await stage.data_port.serves(0)
+    assert stage.data_port.reserve.held_bytes == 0
+    client.send(PLAIN)
+    await answered(stage, client)
