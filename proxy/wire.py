@@ -41,6 +41,7 @@ from proxy import headers
 from proxy.chunks import encode_json
 from proxy.errors import ClientFault, ProxyError, ProxyFault
 from proxy.headers import HeaderList, encode_head, fault_in, get, has_control, has_raw_bytes, head_bytes, of_wire
+from proxy.held import Budget, Held
 from proxy.outbox import Outbox
 
 MAX_HEAD_BYTES = 1024 * 1024
@@ -51,9 +52,8 @@ MAX_LINE_BYTES = 128 * 1024
 _ROUNDS = 8
 # What is held of an answer's body while nobody takes it, before its backend has to wait.
 READ_BYTES = 64 * 1024
-# How long what is missing of a body is waited for, and in how many parts, before it is read as it comes.
+# How long what is missing of a body is waited for, before it is read as it comes.
 HOLD_S = 0.1
-_MOST_PARTS = 64
 # Plain numbers: to look a member of HTTPStatus up takes longer than all that is done with it.
 _LOWEST, _SWITCH, _LOWEST_FINAL = map(int, (HTTPStatus.CONTINUE, HTTPStatus.SWITCHING_PROTOCOLS, HTTPStatus.OK))
 
@@ -364,50 +364,6 @@ QuickLane = Callable[["Served", bytes], Taken | None]
 
 Lane = Callable[["Served", RawRequestMessage, StreamReader], Taken | None]
 """A connection, a whole request that came on it while it was idle → what answers it, or None where a task has to."""
-
-
-class Budget(Protocol):
-    """Bytes that may be held, of all that there are."""
-
-    held_bytes: int
-
-    def has(self, size_bytes: int) -> bool:
-        """Return whether so many are left."""
-
-
-class Held:
-    """A request that has come in part; what is held of it is noted in a budget."""
-
-    __slots__ = ("_budget", "_parts", "_seen", "_size", "missing", "timer")
-
-    def __init__(self, data: bytes, missing: int, budget: Budget, timer: asyncio.TimerHandle) -> None:
-        self._parts = [data]
-        self._budget = budget
-        self._size = self._seen = len(data)
-        self.missing = missing
-        self.timer = timer
-        budget.held_bytes += len(data)
-
-    def takes(self, data: bytes) -> bool:
-        """Return whether this was taken, and more is still missing."""
-        if len(data) >= self.missing or len(self._parts) >= _MOST_PARTS or not self._budget.has(len(data)):
-            return False
-        self._parts.append(data)
-        self._size += len(data)
-        self.missing -= len(data)
-        self._budget.held_bytes += len(data)
-        return True
-
-    def has_grown(self) -> bool:
-        """Return whether more came since this was asked last."""
-        seen, self._seen = self._seen, self._size
-        return self._size > seen
-
-    def end(self) -> list[bytes]:
-        """Return what was held, and hold it no longer."""
-        self.timer.cancel()
-        self._budget.held_bytes -= self._size
-        return self._parts
 
 
 class Listener(web.Server):

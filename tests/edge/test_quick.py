@@ -6,7 +6,7 @@ import re
 import pytest
 
 from proxy.policy import load_policy
-from proxy.quick import Shortcut
+from proxy.shortcut import Shortcut
 
 PATIENCE_S = 5.0
 POLICY = """
