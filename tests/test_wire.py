@@ -416,3 +416,61 @@ def test_answers_can_be_parsed_as_the_proxy_needs_it():
 def test_both_protocols_are_aiohttp_s_own():
     assert issubclass(Served, RequestHandler)
     assert issubclass(Connection, ResponseHandler)
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+ONE, TWO = b"7\r\ndata:\n\n\r\n", b"8\r\ndata: \n\n\r\n"
+# What was parsed, and whether the next chunk may then pass the parser by.
+PARSED = [
+    pytest.param(b"", False, id="the head"),
+    pytest.param(ONE, True, id="a whole chunk"),
+    pytest.param(ONE + TWO, True, id="two of them"),
+    pytest.param(ONE + b"8", False, id="the start of a size"),
+    pytest.param(ONE + b"8\r\n", False, id="a size"),
+    pytest.param(ONE + b"8\r\ndata: \n", False, id="a part of a chunk"),
+    pytest.param(ONE + b"8\r\ndata: \n\n", False, id="a chunk without its end"),
+    pytest.param(ONE + b"8\r\ndata: \n\n\r", False, id="a chunk with half of its end"),
+    pytest.param(b"5\r\ndata:\r\n", False, id="a chunk whose text ends otherwise"),
+    pytest.param(b"9\r\nda\n\r\n7\n\r\n", False, id="a chunk that ends as a size does"),
+    pytest.param(ONE + b"0\r\n\r\n", False, id="the last chunk"),
+]
+
+
+@pytest.mark.parametrize(("parsed", "passes_by"), PARSED)
+async def test_a_whole_chunk_may_pass_the_parser_by_where_it_waits_for_a_size(parsed, passes_by):
+    connection, _, asker = await asked()
+    passed = []
+    connection.data_received(CHUNKED + parsed)
+    body = take_body(asker.body)
+    connection.relay = lambda data: passed.append(data) is None
+    connection.data_received(TWO)
+    assert passed == [TWO] * passes_by
+    if passes_by:
+        connection.relay = None
+        connection.data_received(ONE + b"0\r\n\r\n")
+        assert (take_body(asker.body), asker.body.at_eof()) == (b"data:\n\n", True)
+        assert body == b"".join(part for part in (b"data:\n\n", b"data: \n\n") if part in parsed)
+
+
+async def test_chunks_pass_nobody_by_while_something_waits_to_be_taken():
+    connection, _, asker = await asked()
+    connection.relay = lambda _data: pytest.fail("what came before was not taken yet")
+    connection.data_received(CHUNKED + ONE)
+    connection.data_received(TWO)
+    assert take_body(asker.body) == b"data:\n\ndata: \n\n"
+
+
+async def test_a_message_that_was_not_parsed_may_be_handed_to_the_task():
+    connection, wire, answered = await served(None)
+    connection.data_received(GET % 1)
+    await passes(lambda: answered)
+    message = [None]
+    connection._lane = lambda _connection, one, _body: message.__setitem__(0, one)
+    connection.data_received(GET % 2)
+    await passes(lambda: len(answered) == 2)
+    connection.hand_over(message[0], EMPTY_PAYLOAD, "work", lambda: None)
+    await passes(lambda: len(answered) == 3)
+    connection.data_received(GET % 3)
+    await passes(lambda: len(answered) == 4)
+    assert [path for path, _, _ in answered] == ["/1", "/2", "/2", "/3"]
+    assert wire.written.count(b"by a task") == 4
