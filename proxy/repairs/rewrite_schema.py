@@ -87,6 +87,10 @@ def _rewritten(value: Any, site: Site, options: RewriteSchemaOptions, passes: li
     if not isinstance(schema, dict) or is_deeper(schema, MAX_NESTING):
         return schema
     schema = _changed(schema, passes, tell)
+    filled = _filled(schema, site, options)
+    if filled is not schema:
+        # Properties that were there meant nothing, and are left out now.
+        schema = _changed(filled, passes, tell)
     is_empty = not schema.get("properties") and all(word in _BARE for word in schema)
     return ABSENT if is_empty and site.is_of_tool and options.parameters == "drop" else schema
 
@@ -111,9 +115,13 @@ def _started(value: Any, site: Site, options: RewriteSchemaOptions, tell: Tell) 
         value = {"type": "object"}
     if options.parameters != "fill" or not site.is_of_tool:
         return value
-    started = {"type": "object"} if is_missing else value
-    is_open = isinstance(started, dict) and is_object(started) and "properties" not in started
-    return started | {"properties": {}} if is_open else started
+    return _filled({"type": "object"}, site, options) if is_missing else _filled(value, site, options)
+
+
+def _filled(schema: Any, site: Site, options: RewriteSchemaOptions) -> Any:
+    """Return a tool's schema with properties, where it is an object's that has none, and that is asked for."""
+    is_open = isinstance(schema, dict) and is_object(schema) and "properties" not in schema
+    return schema | {"properties": {}} if is_open and site.is_of_tool and options.parameters == "fill" else schema
 
 
 CARD = Card(

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from proxy.body import Body, UnreadableBody
@@ -119,6 +119,10 @@ def keyword_places(schema):
 
 
 @settings(deadline=None)  # making a schema up can take longer than rewriting it
+@example(
+    schema={"anyOf": [], "description": None, "nullable": None, "type": "object", "properties": None},
+    options={"drop": ["format"], "parameters": "fill", "invalid": "drop"},
+)
 @given(schema=SCHEMAS, options=OPTIONS)
 def test_any_schema_is_rewritten_once_and_stays_as_it_was_handed_in(schema, options):
     act = act_of(options)
