@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aiohttp import HttpVersion11
 from aiohttp.http import RawRequestMessage, RawResponseMessage
 
@@ -16,6 +18,7 @@ from proxy.heads import (
     around_request,
     around_stream,
     is_usual,
+    request_head_of,
 )
 from proxy.models import is_joined
 from proxy.policy import Policy
@@ -41,24 +44,26 @@ class HeadLearner:
         self.heads.clear()
 
     def request_came(self, connection: Served, message: RawRequestMessage, exchange: Exchange) -> None:
-        """Know a request's head, which came before."""
-        key, said = connection.head_key, exchange.request.headers
-        if not key or exchange.request.body is None or key in self.heads.requests or exchange.policy is not self.policy:
+        """Know a request's head, where one that came lately came before."""
+        said = exchange.request.headers
+        if not connection.head_comes_again or exchange.request.body is None or exchange.policy is not self.policy:
             return
-        if (
-            isinstance(said, HeaderList)
-            and _stays(message)
-            and message.method == "POST"
-            and is_usual(said)
-            and ("x-request-id" in said.names.at) == connection.head_has_id
-            and not is_joined(exchange)
-        ):
-            self.heads.keep_request(key, KnownRequest(message, exchange.request.path, exchange.request.query, said))
+        if not (isinstance(said, HeaderList) and _stays(message) and message.method == "POST" and is_usual(said)):
+            return
+        # Told by the message, and not by the bytes that came last: it may have waited behind another one.
+        head = request_head_of(_sent(f"POST {message.path} HTTP/1.1", message.raw_headers))
+        if head is None or ("x-request-id" in said.names.at) != (head[2] != b"") or is_joined(exchange):
+            return
+        if head[0] not in self.heads.requests:
+            request = exchange.request
+            self.heads.keep_request(head[0], KnownRequest(message, request.path, request.query, said))
 
-    def request_goes(self, connection: Served, exchange: Exchange, plan: Plan, call: Call) -> None:
+    def request_goes(
+        self, connection: Served, message: RawRequestMessage, exchange: Exchange, plan: Plan, call: Call
+    ) -> None:
         """Know what goes to a backend of a request whose head is known."""
-        known = self.heads.requests.get(connection.head_key) if connection.head_key else None
-        if known is None or not isinstance(call.body, bytes) or call.span is not None:
+        known = self.heads.requests.get(connection.head_key)
+        if known is None or known.message is not message or not isinstance(call.body, bytes) or call.span is not None:
             return
         if exchange.policy is not self.policy or len(plan.bodies) > 1:
             return
@@ -92,16 +97,20 @@ class HeadLearner:
 
     def _key_of(self, answering: Answering, exchange: Exchange) -> tuple[bytes, bytes, bytes]:
         """Return what an answer's head is known by, its length and its date; b"" where it can't be known."""
-        message, said, connection = answering.message, answering.said, answering.connection
-        if message is None or connection is None or exchange.client.is_closing or exchange.request.method != "POST":
+        message, said = answering.message, answering.said
+        if message is None or exchange.client.is_closing or exchange.request.method != "POST":
             return b"", b"", b""
         is_passed = _OK <= message.code < _LOWEST_REFUSAL and message.code not in _WITHOUT_BODY
         if not (is_passed and _stays(message) and is_usual(said)):
             return b"", b"", b""
-        head = answer_head_of(connection.head_data)
-        if head is None or not head[0].startswith(b"HTTP/1.1 %d " % message.code):
-            return b"", b"", b""
-        return head[:3]
+        head = answer_head_of(_sent(f"HTTP/1.1 {message.code} {message.reason}", message.raw_headers))
+        return head[:3] if head is not None else (b"", b"", b"")
+
+
+def _sent(first_line: str, raw_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return a head as nearly all send it; of another form, nothing that comes will be like it."""
+    lines = [first_line.encode("utf-8", "surrogateescape"), *(name + b": " + value for name, value in raw_headers)]
+    return b"\r\n".join([*lines, b"", b""])
 
 
 def _without_repairs(told: bytes, plan: Plan) -> bytes:

@@ -49,7 +49,9 @@ log = structlog.get_logger("mendproxy")
 class LaneLearner(Learner, Protocol):
     """Remembers what becomes of heads."""
 
-    def request_goes(self, connection: Served, exchange: Exchange, plan: Plan, call: Call) -> None:
+    def request_goes(
+        self, connection: Served, message: RawRequestMessage, exchange: Exchange, plan: Plan, call: Call
+    ) -> None:
         """Look at what is sent to the backend."""
 
     def answer_goes(self, answering: Answering, exchange: Exchange, plan: Plan, told: bytes) -> None:
@@ -172,7 +174,7 @@ class InLane:
         exchange.share.take(exchange.edited_bytes(plan))
         self._is_counted = True
         base, call = exchange.address(backend), exchange.call(plan, 0)
-        self._lane.learner.request_goes(self._connection, exchange, plan, call)
+        self._lane.learner.request_goes(self._connection, self._message, exchange, plan, call)
         self._span = call.span
         if self._span is not None:
             self._span.sent()
@@ -191,7 +193,7 @@ class InLane:
         one = begin_restoring(exchange, plan, lane.upstream, self.client, self._done, self._go_on, learn)
         self._forward = one
         if one is not None and len(plan.bodies) == 1:
-            lane.learner.request_goes(self._connection, exchange, plan, exchange.call(plan, 0))
+            lane.learner.request_goes(self._connection, self._message, exchange, plan, exchange.call(plan, 0))
         return one is not None
 
     def asked_to_restore(self, answering: Answering, sent_at_s: float, whole: Whole) -> None:

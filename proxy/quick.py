@@ -40,7 +40,7 @@ class QuickLane:
     def __call__(self, connection: Served, data: bytes) -> Taken | None:
         """Answer a request that has come whole and whose head is known, or return None: it has to be parsed."""
         port = self.port
-        connection.head_key = b""
+        connection.head_key, connection.head_comes_again = b"", False
         policy = port.policy
         if policy is not self.learner.policy:
             self.learner.use(policy)
@@ -51,12 +51,9 @@ class QuickLane:
         size = len(data) - end
         missing = int(length) - size
         known = self.heads.requests.get(key)
-        connection.head_has_id = given_id != b""
-        if known is None:
-            connection.head_key = key if self.heads.comes_again(key) else b""
-        else:
-            connection.head_key = key
-        if missing > 0 and connection.head_key and size + missing <= MAX_BODY_BYTES and b"xpect" not in key:
+        connection.head_key = key
+        connection.head_comes_again = known is not None or self.heads.comes_again(key)
+        if missing > 0 and connection.head_comes_again and size + missing <= MAX_BODY_BYTES and b"xpect" not in key:
             connection.hold(data, missing, port.reserve)
         if known is None or missing or size > policy.limits.body_bytes or not port.reserve.has(size):
             return None

@@ -125,7 +125,6 @@ class Connection(ResponseHandler):
         self._is_of_session = True
         self._has_answered = False
         self._body: StreamReader | None = None  # of the answer that came last
-        self.head_data = b""  # what its head came with
         self.relay: Relay | None = None  # asked first of all that comes in whole chunks
         self._ended_line = False  # what was parsed last
 
@@ -162,7 +161,6 @@ class Connection(ResponseHandler):
     def release(self) -> bool:
         """Ask no more of this; return whether it can be asked again."""
         self._asker = self._quick = self._body = self.resume = self.relay = None
-        self.head_data = b""
         is_open = self.transport is not None and not self.transport.is_closing()
         return is_open and not self.is_sending and not self.should_close
 
@@ -210,8 +208,6 @@ class Connection(ResponseHandler):
             if self.transport is not None:
                 self.transport.close()
             return
-        if not self._has_answered and len(data) <= READ_BYTES:
-            self.head_data = data
         # Before a chunk's size that is cut in two, or after it, the line's end would stand alone.
         self._ended_line = data.endswith(b"\n\r\n")
         super().data_received(data)
@@ -397,7 +393,7 @@ class Served(RequestHandler):
         self._was_parsed = True  # the request in the lane
         self._held: Held | None = None
         self.head_key = b""  # of the head that came last, where the quick lane could know it
-        self.head_has_id = False  # that was left out of it
+        self.head_comes_again = False
         self._taken: Taken | None = None
         self._parked: asyncio.Future[None] | None = None
         self._handed_over: tuple[Any, Callable[[], None]] | None = None

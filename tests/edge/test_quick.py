@@ -468,3 +468,25 @@ async def test_a_bug_costs_one_request(stage, client, monkeypatch, name):
     assert stage.data_port.reserve.held_bytes == 0
     client.send(PLAIN)
     await answered(stage, client)
+
+
+async def test_a_head_is_never_taken_for_that_of_a_request_behind_it(stage, client):
+    strict = post('{"model": "m"}', "Prefer: handling=strict", "X-Who: first")
+    other = post('{"model": "m"}', "X-Who: second").replace(b"Bearer mine", b"Bearer other")
+    for _ in range(4):
+        client.send(strict + other)
+        for who, key in (("first", "Bearer mine"), ("second", "Bearer other")):
+            call = await stage.backend.call()
+            await call.body()
+            assert (call.get("x-who"), call.get("authorization")) == (who, key)
+            call.answer(said("200 OK"))
+            await client.answer()
+        await stage.data_port.serves(0)
+    for raw, who, key in ((strict, "first", "Bearer mine"), (other, "second", "Bearer other")) * 4:
+        client.send(raw)
+        call = await stage.backend.call()
+        await call.body()
+        assert (call.get("x-who"), call.get("authorization")) == (who, key)
+        call.answer(said("200 OK"))
+        await client.answer()
+        await stage.data_port.serves(0)
