@@ -36,15 +36,17 @@ Head = tuple[bytes, bytes, int]
 def head_of(data: bytes) -> Head | None:
     """Return the head that the bytes begin with, None where it is not all there, or tells no length in a usual way."""
     end = data.find(b"\r\n\r\n")
+    if end < 0 or end > _LONGEST:
+        return None
     at = data.find(_LENGTHS[0], 0, end)
     if at < 0:
         at = data.find(_LENGTHS[1], 0, end)
-        if at < 0 or end < 0:
+        if at < 0:
             return None
     at += _LENGTH_BYTES
     after = data.find(b"\r\n", at)
     length = data[at:after]
-    if not length.isdigit() or length[0] == _ZERO or after - at > _MOST_DIGITS or end > _LONGEST:
+    if not length.isdigit() or length[0] == _ZERO or after - at > _MOST_DIGITS:
         return None
     return data[:at] + data[after:end], length, end + 4
 
