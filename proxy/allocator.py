@@ -7,7 +7,7 @@ import os
 from typing import Final
 
 # What is freed of the heap's end is kept up to this; a body of a megabyte is as quick as one of a kilobyte then.
-KEPT_BYTES: Final = 64 * 1024 * 1024
+KEPT_BYTES: Final = 16 * 1024 * 1024
 # Larger pieces are given back at once. Source: mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX of 64 bits.
 LARGE_BYTES: Final = 32 * 1024 * 1024
 # Source: glibc's malloc.h
