@@ -23,6 +23,9 @@ from proxy.server import DataPort
 from proxy.shortcut import Shortcut
 from proxy.wire import Served, Taken
 
+# Policies come and go, and each may wait for another time.
+_MOST_DEADLINES = 16
+
 
 class QuickLane:
     """Takes requests for a data port."""
@@ -74,5 +77,7 @@ class QuickLane:
         """Return when what waits as long as this has waited too long."""
         found = self._deadlines.get(wait_s)
         if found is None:
+            if len(self._deadlines) >= _MOST_DEADLINES:
+                self._deadlines.clear()  # who waits holds its own
             found = self._deadlines[wait_s] = Deadlines(wait_s)
         return found
