@@ -130,6 +130,7 @@ def _played(ends: Ends, counter: Counter) -> dict[str, float]:
         "request, untouched": _a_request(counter, lambda: ends.json(plain)),
         "request, a field dropped": _a_request(counter, lambda: ends.json(dropped)),
         "request, exploded": _a_request(counter, lambda: ends.exploded(exploded)),
+        "request, a stream of one event": _a_request(counter, lambda: ends.stream(streamed, 1)),
         "event, relayed": _an_event(counter, lambda events: ends.stream(streamed, events)),
         "event, merged of 4 branches": _an_event(counter, lambda events: ends.stream(merged, events, branches=4)),
     }
@@ -146,7 +147,8 @@ def _a_request(counter: Counter, ask: Callable[[], None]) -> float:
 
 def _an_event(counter: Counter, ask: Callable[[int], None]) -> float:
     """Return what an event adds: a long stream less a short one, so that the request itself is not in it."""
-    ask(WARM)
+    for _ in range(WARM):
+        ask(1)
     counts = [counter.settled()]
     for events in (WARM, WARM + EVENTS):
         ask(events)

@@ -35,6 +35,23 @@ _KINDS: Final[Mapping[int, Kind]] = {
 }
 
 
+class Pieces:
+    """A long text in pieces, put together only where somebody asks for `bytes`: each copy of it costs."""
+
+    __slots__ = ("_size", "pieces")
+
+    def __init__(self, pieces: tuple[bytes | memoryview, ...]) -> None:
+        self.pieces = pieces
+        self._size = sum(map(len, pieces))
+
+    def __len__(self) -> int:
+        """Return the size of all of it."""
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.pieces)
+
+
 class UnreadableBody(ValueError):
     """A part of the body that somebody looked at is not JSON as RFC 8259 has it."""
 
@@ -162,6 +179,10 @@ class Body(Mapping[str, Any]):
             return msgspec.json.encode(self._fields) if self.is_edited else self.source
         except RecursionError as error:
             raise UnreadableBody("an edited field is nested too deeply") from error
+
+    def text(self) -> bytes | Pieces:
+        """Return what `encode` does, in pieces where it is long and was put together. Raises: UnreadableBody."""
+        return self.encode()
 
     def _is_plain(self) -> bool:
         """Return whether the source is what a common writer makes of its fields, so that none can be there twice.

@@ -28,7 +28,7 @@ def with_branches(base: Plan, asked: int = 0) -> Plan:
     """
     draft = base.draft
     if not (asked or draft.fan or draft.split or draft.undos or draft.answer):
-        return structs.replace(base, bodies=(draft.body.encode(),))
+        return structs.replace(base, bodies=(draft.body.text(),))
     groups = split_bodies(draft.body, draft.split) if draft.split is not None else [draft.body]
     branches = [branch for group in groups for branch in (branch_bodies(group, draft.fan) if draft.fan else [group])]
     if len(groups) > 1:

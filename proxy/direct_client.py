@@ -78,8 +78,8 @@ class DirectClient:
         """Whether the client does not take what is sent to it just now."""
         return self.connection.writing_paused
 
-    def start(self, status: int, reason: str | None, headers: Headers) -> None:
-        """Write the status line and headers, with the first bytes of the body or at the end."""
+    def start(self, status: int, reason: str | None, headers: Headers) -> bytes:
+        """Write the status line and headers, with the first bytes of the body or at the end; return them."""
         message = self._message
         is_1_1 = message.version >= HttpVersion11
         is_stream = (get(headers, "content-type") or "").lower().startswith("text/event-stream")
@@ -104,6 +104,12 @@ class DirectClient:
         if self._streams is not None and is_stream:
             self._is_counted = True
             self._streams.inc()
+        return self._head
+
+    def go_on(self, status: int, begun_at_s: float, sent_bytes: int) -> None:
+        """Go on with an event stream, in chunks, that was begun, and is counted, already."""
+        self._is_chunked, self._is_counted = True, self._streams is not None
+        self.begun_status, self.begun_at_s, self.sent_bytes = status, begun_at_s, sent_bytes
 
     @property
     def takes_chunks(self) -> bool:
@@ -147,13 +153,12 @@ class DirectClient:
 
     def tell(self, status: int, reason: str | None, headers: Headers, body: bytes) -> bytes:
         """Write a whole answer, and return its head. Raises: ClientLeft."""
-        self.start(status, reason, headers)
+        head = self.start(status, reason, headers)
         if body and (self._is_bare or len(body) > _JOINED_BYTES):
-            head = self._head
             self.put(body)
             self.finish()
             return head
-        head, self._head = self._head, b""
+        self._head = b""
         self.sent_bytes = len(body)
         if self._is_chunked:
             self._send(b"%b%x\r\n%b\r\n0\r\n\r\n" % (head, len(body), body) if body else head + b"0\r\n\r\n")

@@ -96,7 +96,7 @@ class Exchange(msgspec.Struct):
         passed = self._with_credentials(passed, backend or plan.backend)
         body = self.body
         if plan.bodies:
-            body = plan.bodies[branch]
+            body = bytes(plan.bodies[branch])
             passed = [*headers.without(headers.strip_of_the_bytes(passed), "content-type"), _JSON]
         if plan.restore is not None:
             passed = [*headers.without(passed, "accept", "accept-encoding"), ("Accept-Encoding", "identity")]

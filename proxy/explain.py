@@ -41,7 +41,7 @@ def explain(request: Request, policy: Policy) -> dict[str, Any]:
 def _after(request: Request, made: Plan) -> list[Any]:
     if made.refusal is not None:
         return []
-    return [_readable(body) for body in made.bodies or (request.body,)]
+    return [_readable(body) for body in map(bytes, made.bodies or (request.body or b"",))]
 
 
 def _nowhere(request: Request, error: ProxyError) -> dict[str, Any]:

@@ -7,7 +7,6 @@ nothing for a while ─► Passage.late          it is over: done(None) · it fa
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from collections.abc import Callable
 
@@ -19,13 +18,14 @@ from proxy.direct_client import DirectClient
 from proxy.engine import Plan
 from proxy.errors import BackendFault
 from proxy.exchange import Exchange
+from proxy.framing import whole_chunks
+from proxy.life import LifeSign
 from proxy.passage import Passage
+from proxy.pool import Answering
 from proxy.upstream import ClientLeft, in_body
 
-# Of a chunk's size, with its line's end.
-_LONGEST_SIZE = 8
-# Of more, it is cheaper to read it than to look for where each chunk ends.
-_MOST_CHUNKED_BYTES = 4096
+Learn = Callable[[Answering, Exchange, Plan, bytes], None]
+"""Told of a stream, and of the head that its client gets."""
 
 Done = Callable[[Exception | None], None]
 """Told of the end: None where the client has all that it can get, else Refused, a ProxyError, ClientLeft, or a bug."""
@@ -34,16 +34,27 @@ Done = Callable[[Exception | None], None]
 class Forward:
     """One answer on its way."""
 
-    def __init__(self, exchange: Exchange, plan: Plan, reply: DirectReply, client: DirectClient, done: Done) -> None:
-        """Carry `reply` to `client`, and tell `done` of the end, once."""
+    def __init__(
+        self,
+        exchange: Exchange,
+        plan: Plan,
+        reply: DirectReply,
+        client: DirectClient,
+        done: Done,
+        learn: Learn | None = None,
+    ) -> None:
+        """Carry `reply` to `client`, and tell `done` of the end, once, `learn` of a stream's head."""
         self._exchange = exchange
         self._plan = plan
         self._reply = reply
         self._client = client
         self._answering = reply.answering
         self._done = done
+        self._learn = learn
         is_post = exchange.request.method == "POST"
-        self._passage = Passage(exchange, plan, reply, is_post=is_post, now_s=time.monotonic())
+        headed_at_s = reply.answering.headed_at_s
+        now_s = headed_at_s if headed_at_s is not None else time.monotonic()
+        self._passage = Passage(exchange, plan, reply, is_post=is_post, now_s=now_s)
         self._idle_s = plan.backend.timeouts.idle_s
         self._is_done = False
         self._watch: Watch | None = None
@@ -57,10 +68,25 @@ class Forward:
         self._client.connection.resume = self._more
         self._more()
 
+    def go_on(self, life: LifeSign | None, tail: bytes) -> None:
+        """Carry on an event stream whose first bytes were carried, and which ends in `tail`, as Passage.go_on."""
+        self._passage.go_on(life, tail)
+        self.start()
+
+    def is_late(self) -> None:
+        """Take note that what comes next has been waited for as long as it may."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._late_at_s = 0.0
+        self._look()
+
     def _pass(self, chunks: bytes) -> bool:
         """Pass chunks on as they came, and return True; False where they have to be looked at, or to wait."""
-        size, last = whole_chunks(chunks)
-        if not size or self._is_done or self._client.is_full or not self._passage.pass_by(chunks, last):
+        found = whole_chunks(chunks)
+        if found is None or self._is_done or self._client.is_full:
+            return False
+        size, last = found
+        if not self._passage.pass_by(chunks, last):
             return False
         try:
             self._client.put_chunks(chunks, size)
@@ -139,7 +165,9 @@ class Forward:
     def _begin(self) -> None:
         if self._client.begun_status is None:
             reply = self._reply
-            self._client.start(reply.status, reply.reason, self._exchange.passed_on(self._plan, reply.headers))
+            told = self._client.start(reply.status, reply.reason, self._exchange.passed_on(self._plan, reply.headers))
+            if self._learn is not None and self._passage.is_stream:
+                self._learn(self._answering, self._exchange, self._plan, told)
 
     def _end(self) -> None:
         self._put(self._passage.end())
@@ -213,33 +241,6 @@ class Forward:
             return
         self._client.abort()
         self._finish(None)
-
-
-def whole_chunks(data: bytes) -> tuple[int, int]:
-    """Return the size of all chunks that data is, and of the last one; 0 where it is not just chunks, spelt as ours."""
-    total = size = at = 0
-    end = len(data)
-    while at < end <= _MOST_CHUNKED_BYTES:
-        stop = data.find(b"\r\n", at, at + _LONGEST_SIZE)
-        told = data[at:stop]
-        if stop < 0 or not told.isalnum():
-            return 0, 0
-        size = _size(told)
-        at = stop + size + 4
-        if not size or data[at - 2 : at] != b"\r\n":
-            return 0, 0
-        total += size
-    return total, size
-
-
-@functools.lru_cache(maxsize=4096)
-def _size(told: bytes) -> int:
-    """Return the size that a chunk tells, 0 where it is the last one, or we would spell it otherwise."""
-    try:
-        size = int(told, 16)
-    except ValueError:
-        return 0
-    return size if told == b"%x" % size else 0
 
 
 def _nobody(_error: Exception | None) -> None:

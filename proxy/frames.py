@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from proxy.body import Body, UnreadableBody
+from proxy.body import Body, Pieces, UnreadableBody
 from proxy.turns import MESSAGES, Turn, read_turns
 
 _NAME: Final = b'"messages"'
@@ -80,8 +80,8 @@ class Frame:
             self._outcomes.clear()
         self._outcomes[(id(outcome.selection), inside)] = outcome
 
-    def around(self, messages: memoryview) -> bytes:
-        """Return the text of an edited body with these messages."""
+    def around(self, messages: memoryview) -> tuple[bytes, memoryview, bytes]:
+        """Return the text of an edited body with these messages, in pieces."""
         if self._ends is None:
             names = list(self.fields)
             at = names.index(MESSAGES)
@@ -90,7 +90,7 @@ class Frame:
             comma = b"," if at else b""
             self._ends = before[:-1] + comma + _NAME + b":", b"," + after[1:] if names[at + 1 :] else b"}"
         head, tail = self._ends
-        return b"".join((head, messages, tail))
+        return head, messages, tail
 
 
 class Framed(Body):
@@ -131,7 +131,13 @@ class Framed(Body):
 
     def encode(self) -> bytes:
         """Return the JSON text, as any body's."""
-        return self.frame.around(self._messages) if self.is_edited else self.source
+        return b"".join(self.frame.around(self._messages)) if self.is_edited else self.source
+
+    def text(self) -> bytes | Pieces:
+        """Return the JSON text, as any body's."""
+        if self.is_edited and len(self._messages) > _LONG_BYTES:
+            return Pieces(self.frame.around(self._messages))
+        return self.encode()
 
     def repeated_name(self) -> None:
         """Return None: a body that has a name twice is not framed."""

@@ -18,7 +18,9 @@ from proxy.heads import (
     around_request,
     around_stream,
     is_usual,
+    is_usual_stream,
     request_head_of,
+    stream_head_of,
 )
 from proxy.models import is_joined
 from proxy.policy import Policy
@@ -94,6 +96,20 @@ class HeadLearner:
             known = around_stream(status, own, exchange.request_id.encode(), date)
             if known is not None:
                 self.heads.keep_stream(key, known)
+
+    def flow_goes(self, answering: Answering, exchange: Exchange, plan: Plan, told: bytes) -> None:
+        """Know the head of a stream that passes as it comes."""
+        message, said = answering.message, answering.said
+        if message is None or exchange.client.is_closing or exchange.request.method != "POST" or plan.kind is None:
+            return
+        if message.code != _OK or message.version != HttpVersion11 or message.should_close or message.upgrade:
+            return
+        head = stream_head_of(_sent(f"HTTP/1.1 {message.code} {message.reason}", message.raw_headers))
+        if head is None or not is_usual_stream(said):
+            return
+        known = around_stream(message.code, _without_repairs(told, plan), exchange.request_id.encode(), head[1])
+        if known is not None:
+            self.heads.keep_flow(head[0], known)
 
     def _key_of(self, answering: Answering, exchange: Exchange) -> tuple[bytes, bytes, bytes]:
         """Return what an answer's head is known by, its length and its date; b"" where it can't be known."""

@@ -1,7 +1,7 @@
 """What is remembered of heads: who speaks HTTP sends the same bytes again and again, but for the length of a body.
 
     a client's head − its length ──► KnownRequest: target, headers, and around what its backend's head is made
-    a backend's head − its length ─► KnownAnswer: around what its client's head is made
+    a backend's head − its length ─► KnownAnswer: around what its client's head is made; KnownStream of a stream
 
 All of it is cut out of what was made of the same bytes before, so heads are read, judged and changed by one piece of
 code; this one only knows where the length, the id and the date stand in it. Bounded, since clients choose their heads.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from proxy.headers import HeaderList
+from proxy.headers import HeaderList, get
 
 # One that is longer is not worth its memory; 20 headers of 100 bytes are usual.
 _LONGEST = 4096
@@ -23,6 +23,7 @@ _MOST_DIGITS = 7
 _ZERO = ord("0")
 _IDS = (b"\r\nx-request-id: ", b"\r\nX-Request-Id: ", b"\r\nX-Request-ID: ")
 _OWN_ID = frozenset({"x-request-id"})
+_OF_STREAM = frozenset({"x-request-id", "transfer-encoding"})
 _VISIBLE = re.compile(rb"[\x20-\x7e]*")
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")  # as headers.sane_request_id
 _DATES = (b"\r\nDate: ", b"\r\ndate: ")
@@ -82,10 +83,25 @@ comes after the length, b"" where there is none."""
 def answer_head_of(data: bytes) -> AnswerHead | None:
     """Return the head that an answer begins with, None where it is not all there, or is not as usual."""
     head = head_of(data)
-    if head is None:
+    own = _without_own(head[0]) if head is not None else None
+    return (own[0], head[1], own[1], head[2]) if head is not None and own is not None else None
+
+
+StreamHead = tuple[bytes, bytes, int]
+"""The bytes of a stream's head without id and date, the date, b"" where there is none, and where its body begins."""
+
+
+def stream_head_of(data: bytes) -> StreamHead | None:
+    """Return the head that a stream begins with, None where it is not all there, or is not as usual."""
+    end = data.find(b"\r\n\r\n")
+    if end < 0 or end > _LONGEST:
         return None
-    key, length, end = head
-    date = b""
+    own = _without_own(data[:end])
+    return (own[0], own[1], end + 4) if own is not None else None
+
+
+def _without_own(key: bytes) -> tuple[bytes, bytes] | None:
+    """Return an answer's head without its id and its date, and the date; None where they are not as usual."""
     for name in _IDS:
         at = key.find(name)
         if at >= 0:
@@ -102,9 +118,8 @@ def answer_head_of(data: bytes) -> AnswerHead | None:
             date = key[at : at + _DATE_BYTES]
             if _VISIBLE.fullmatch(date) is None or len(date) < _DATE_BYTES:
                 return None
-            key = key[:at] + key[at + _DATE_BYTES :]
-            break
-    return key, length, date, end
+            return key[:at] + key[at + _DATE_BYTES :], date
+    return key, b""
 
 
 class Around(NamedTuple):
@@ -175,7 +190,7 @@ class KnownAnswer(NamedTuple):
 
 
 class KnownStream(NamedTuple):
-    """A backend's head of a JSON answer, and around what a client is told of the stream that is made of it."""
+    """A backend's head, of a stream or of JSON that one is made of, and around what a client is told of the stream."""
 
     status: int
     parts: tuple[bytes, ...]
@@ -183,7 +198,10 @@ class KnownStream(NamedTuple):
 
     def told(self, request_id: bytes, repairs: str | None, body: bytes, date: bytes) -> bytes:
         """Return what the client is told: the head, with our id, and the events as one chunk, the last one."""
-        chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        return self.begun(request_id, repairs, b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body), date)
+
+    def begun(self, request_id: bytes, repairs: str | None, chunks: bytes, date: bytes) -> bytes:
+        """Return what the client is told first: the head, with our id, and some chunks as they go on the wire."""
         return _filled(self.parts, self.order, (_with_repairs(request_id, repairs), date), chunks)
 
 
@@ -202,13 +220,14 @@ def _filled(parts: tuple[bytes, ...], order: tuple[int, ...], values: tuple[byte
 class Heads:
     """The heads that are known."""
 
-    __slots__ = ("_seen", "answers", "requests", "streams")
+    __slots__ = ("_seen", "answers", "flows", "requests", "streams")
 
     def __init__(self) -> None:
         """Know none."""
         self.requests: dict[bytes, KnownRequest] = {}
         self.answers: dict[bytes, KnownAnswer] = {}
         self.streams: dict[bytes, KnownStream] = {}
+        self.flows: dict[bytes, KnownStream] = {}
         self._seen: set[int] = set()
 
     def clear(self) -> None:
@@ -216,6 +235,7 @@ class Heads:
         self.requests.clear()
         self.answers.clear()
         self.streams.clear()
+        self.flows.clear()
         self._seen.clear()
 
     def comes_again(self, key: bytes) -> bool:
@@ -245,6 +265,22 @@ class Heads:
         if len(self.streams) >= _MOST_ANSWERS:
             self.streams.clear()
         self.streams[key] = known
+
+    def keep_flow(self, key: bytes, known: KnownStream) -> None:
+        """Know a backend's head of a stream that passes as it comes."""
+        if len(self.flows) >= _MOST_ANSWERS:
+            self.flows.clear()
+        self.flows[key] = known
+
+
+def is_usual_stream(said: HeaderList) -> bool:
+    """Return whether a stream's head can be known: it comes in chunks, and nothing else changes how it is served."""
+    names = said.names
+    is_usual_else = names.are_usual_but(_OF_STREAM) and names.are_plain and said.values_are_plain
+    if not is_usual_else or "content-length" in names.at or "transfer-encoding" not in names.at:
+        return False
+    content_type = get(said, "content-type") or ""
+    return get(said, "transfer-encoding") == "chunked" and content_type.lower().startswith("text/event-stream")
 
 
 def is_usual(said: HeaderList) -> bool:

@@ -1,4 +1,4 @@
-"""A request that has come in part: what is there of it, and what is missing. Noted in a budget, since it is memory."""
+"""A request whose body has come in part, and what is missing of it. Noted in a budget, since it is memory."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ class Budget(Protocol):
 
 
 class Held:
-    """A request that has come in part; what is held of it is noted in a budget."""
+    """A request whose body has come in part, after its `head`; what is held of it is noted in a budget."""
 
-    __slots__ = ("_budget", "_parts", "_seen", "_size", "missing", "timer")
+    __slots__ = ("_budget", "_parts", "_seen", "_size", "head", "missing", "timer")
 
-    def __init__(self, data: bytes, missing: int, budget: Budget, timer: asyncio.TimerHandle) -> None:
-        self._parts = [data]
+    def __init__(self, head: bytes, part: bytes, missing: int, budget: Budget, timer: asyncio.TimerHandle) -> None:
+        self.head = head
+        self._parts = [part]
         self._budget = budget
-        self._size = self._seen = len(data)
+        self._size = self._seen = len(head) + len(part)
         self.missing = missing
         self.timer = timer
-        budget.held_bytes += len(data)
+        budget.held_bytes += self._size
 
     def takes(self, data: bytes) -> bool:
         """Return whether this was taken, and more is still missing."""
@@ -47,7 +48,12 @@ class Held:
         return self._size > seen
 
     def end(self) -> list[bytes]:
-        """Return what was held, and hold it no longer."""
+        """Return what was held of the body, and hold it no longer."""
         self.timer.cancel()
         self._budget.held_bytes -= self._size
-        return self._parts
+        parts, self._parts = self._parts, []
+        return parts
+
+    def end_with(self, last: bytes) -> bytes:
+        """Return the body, now that the last part of it has come, and hold it no longer."""
+        return b"".join((*self.end(), last))

@@ -25,9 +25,10 @@ from proxy.direct import DirectReply, DirectUpstream
 from proxy.direct_client import DirectClient
 from proxy.engine import Plan, Request
 from proxy.errors import BackendFault, ProxyError, ProxyFault
-from proxy.exchange import Exchange, Refused
+from proxy.exchange import Exchange, Record, Refused
 from proxy.forward import Forward
 from proxy.headers import content_coding
+from proxy.life import LifeSign
 from proxy.models import is_joined
 from proxy.passage import is_looked_at
 from proxy.pool import Answering, is_stale
@@ -56,6 +57,9 @@ class LaneLearner(Learner, Protocol):
 
     def answer_goes(self, answering: Answering, exchange: Exchange, plan: Plan, told: bytes) -> None:
         """Look at an answer that came as a whole, and at the head that the client is told."""
+
+    def flow_goes(self, answering: Answering, exchange: Exchange, plan: Plan, told: bytes) -> None:
+        """Look at a stream that passes as it comes, and at the head that the client is told."""
 
     def stream_goes(self, answering: Answering, exchange: Exchange, plan: Plan, told: bytes) -> None:
         """Look at an answer of which a stream was made, and at the head that the client is told."""
@@ -233,9 +237,21 @@ class InLane:
             self._is_old = self._is_counted = True
             self._asked(self._work.plan, answering, sent_at_s)
 
+    def go_on_with(self, answering: Answering, sent_at_s: float, life: LifeSign | None, tail: bytes) -> None:
+        """Carry on a stream that the client has been sent a part of; its head was parsed. As Forward.go_on."""
+        plan = self._work.plan
+        if plan is not None:
+            self._work.exchange.record = Record(plan, 1, 1, None, has_content=True)
+            self._answering, self._is_old = answering, True
+            answering.sent_at_s = sent_at_s
+            self._forwarded(plan, answering).go_on(life, tail)
+
     def is_late(self) -> None:
-        """Take note that the answer's head did not come in time."""
-        self._late()
+        """Take note that the answer's head, or what comes next of a stream, did not come in time."""
+        if isinstance(self._forward, Forward):
+            self._forward.is_late()
+        else:
+            self._late()
 
     def _asked(self, plan: Plan, answering: Answering, sent_at_s: float) -> None:
         self._answering = answering
@@ -275,10 +291,14 @@ class InLane:
         if answering.is_whole and not self.client.is_full and not is_looked_at(plan, answering.said):
             self._pass_on(plan, answering, answering.message)
             return
-        reply = DirectReply(answering, answering.sent_at_s)
-        self._forward = forward = Forward(self._work.exchange, plan, reply, self.client, self._done)
+        self._forwarded(plan, answering).start()
+
+    def _forwarded(self, plan: Plan, answering: Answering) -> Forward:
+        """Return what carries an answer to its client."""
+        reply, learn = DirectReply(answering, answering.sent_at_s), self._lane.learner.flow_goes
+        self._forward = forward = Forward(self._work.exchange, plan, reply, self.client, self._done, learn)
         self._work.plan = None  # it holds the request's body
-        forward.start()
+        return forward
 
     def _pass_on(self, plan: Plan, answering: Answering, message: RawResponseMessage) -> None:
         """Tell the client an answer that has come as a whole."""

@@ -18,7 +18,6 @@ import structlog
 from aiohttp import web
 
 from proxy.admin import AdminPort
-from proxy.allocator import keep_freed
 from proxy.collector import freeze
 from proxy.options import Options
 from proxy.policy import Policy
@@ -65,7 +64,6 @@ async def serve(options: Options) -> None:
         life.heed_signals()
         say_what_is_served(options, loaded.policy, url, admin_url)
         freeze()
-        keep_freed()
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(reloader.watch())
             keep = service.keeper

@@ -29,7 +29,7 @@ _SENTINELS = tuple(
     for sentinel in (b"data: [DONE]", b"data:[DONE]")
     for blank_line in (b"\n\n", b"\r\n\r\n", b"\r\r")
 )
-_TAIL_BYTES = max(map(len, _SENTINELS))
+TAIL_BYTES = max(map(len, _SENTINELS))
 # How many blanks an answer may begin with while events are told from anything else.
 _MAX_UNCLEAR_BYTES = 4096
 _FOREVER_S = float("inf")
@@ -90,8 +90,8 @@ class Passage:
             data, self._held = bytes(self._held) + data, bytearray()
         self.has_content = True
         if self.is_stream:
-            self._tail = data[-_TAIL_BYTES:] if len(data) >= _TAIL_BYTES else (self._tail + data)[-_TAIL_BYTES:]
-            self.is_over = b"[DONE]" in self._tail and self._tail.endswith(_SENTINELS) and not self._reply.has_length
+            self._tail = data[-TAIL_BYTES:] if len(data) >= TAIL_BYTES else (self._tail + data)[-TAIL_BYTES:]
+            self.is_over = is_done(self._tail) and not self._reply.has_length
         self.steady_s = None if self._life is not None or self.is_over else self._timeouts.idle_s
         return data
 
@@ -100,13 +100,22 @@ class Passage:
 
         The last one has `last` bytes of the stream, and a line's end after them.
         """
-        if self.steady_s is None or last < _TAIL_BYTES:
+        if self.steady_s is None or last < TAIL_BYTES:
             return False
-        tail = chunks[-_TAIL_BYTES - 2 : -2]
+        tail = chunks[-TAIL_BYTES - 2 : -2]
         if b"[DONE]" in tail:
             return False
         self._tail = tail
         return True
+
+    def go_on(self, life: LifeSign | None, tail: bytes) -> None:
+        """Go on with an event stream whose first bytes have passed already: they end in `tail`.
+
+        `life` watches for what proves life, where that is still to come.
+        """
+        self._life, self._is_held, self.has_content = life, False, True
+        self._tail, self.is_over = tail, is_done(tail)
+        self.steady_s = None if life is not None or self.is_over else self._timeouts.idle_s
 
     def end(self) -> bytes:
         """Return what may go to the client now that the answer has ended.
@@ -201,6 +210,11 @@ class Passage:
         except BackendFault:
             return True  # what can't be judged isn't held back
         return life.is_alive
+
+
+def is_done(tail: bytes) -> bool:
+    """Return whether a stream that ends in these bytes has told its sentinel; TAIL_BYTES of them are enough."""
+    return b"[DONE]" in tail and tail.endswith(_SENTINELS)
 
 
 def is_looked_at(plan: Plan, headers: Headers) -> bool:

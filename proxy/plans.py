@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import structs
 
-from proxy.body import Body
+from proxy.body import Body, Pieces
 from proxy.errors import ProxyError
 from proxy.headers import Headers
 from proxy.matching import Facts
@@ -82,7 +82,7 @@ class Plan(msgspec.Struct, frozen=True):
     backend: Backend
     facts: Facts
     draft: Draft
-    bodies: tuple[bytes, ...] = ()
+    bodies: tuple[bytes | Pieces, ...] = ()
     restore: Restore | None = None
     applied: tuple[Applied, ...] = ()
     observed: tuple[Applied, ...] = ()

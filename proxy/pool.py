@@ -218,6 +218,7 @@ class Answering:
         "connection",
         "failure",
         "follower",
+        "headed_at_s",
         "message",
         "origin",
         "pool",
@@ -236,6 +237,7 @@ class Answering:
         self.failure: BaseException | None = None  # of the request's own body
         self.follower: Callable[[], None] | None = None
         self.sent_at_s = time.monotonic()
+        self.headed_at_s: float | None = None  # where its head came before it was parsed
         self._waiter: asyncio.Future[None] | None = None
         self._until_s = _NEVER_S
         self._timer: asyncio.TimerHandle | None = None
@@ -355,17 +357,18 @@ class Answering:
             self.pool.drop(connection)
 
 
-def send_large(connection: Connection, body: bytes) -> None:
+def send_large(connection: Connection, *pieces: bytes | memoryview) -> None:
     """Send a body in parts, each when the one before has gone out: all of it would be held a second time."""
-    _Pump(connection, body)()
+    _Pump(connection, pieces)()
 
 
 class _Pump:
     """What sends a large body."""
 
-    def __init__(self, connection: Connection, body: bytes) -> None:
+    def __init__(self, connection: Connection, pieces: Sequence[bytes | memoryview]) -> None:
         self._connection = connection
-        self._left = memoryview(body)
+        self._left, *more = [memoryview(piece) for piece in pieces if piece]
+        self._pieces = iter(more)
         connection.resume = self
         connection.is_sending = True
 
@@ -374,4 +377,6 @@ class _Pump:
         while self._left and transport is not None and not self._connection.writing_paused:
             part, self._left = self._left[:PART_BYTES], self._left[PART_BYTES:]
             transport.write(part)
+            if not self._left:
+                self._left = next(self._pieces, self._left)
         self._connection.is_sending = bool(self._left)

@@ -40,8 +40,11 @@ class QuickLane:
         port.learner = self.learner
         self._deadlines: dict[float, Deadlines] = {}
 
-    def __call__(self, connection: Served, data: bytes) -> Taken | None:
-        """Answer a request that has come whole and whose head is known, or return None: it has to be parsed."""
+    def __call__(self, connection: Served, data: bytes, body: bytes | None) -> Taken | None:
+        """Answer a request that has come whole and whose head is known, or return None: it has to be parsed.
+
+        `body` is what came after the head, where that came by itself.
+        """
         port = self.port
         connection.head_key, connection.head_comes_again = b"", False
         policy = port.policy
@@ -51,17 +54,17 @@ class QuickLane:
         if head is None or port.is_closing or port.is_leaving or port.tracer is not None:
             return None
         key, length, given_id, end = head
-        size = len(data) - end
+        size = len(data) - end if body is None else len(body)
         missing = int(length) - size
         known = self.heads.requests.get(key)
         connection.head_key = key
         connection.head_comes_again = known is not None or self.heads.comes_again(key)
         if missing > 0 and connection.head_comes_again and size + missing <= MAX_BODY_BYTES and b"xpect" not in key:
-            connection.hold(data, missing, port.reserve)
+            connection.hold(data[:end], data[end:], missing, port.reserve)
         if known is None or missing or size > policy.limits.body_bytes or not port.reserve.has(size):
             return None
         started_s, said = time.perf_counter(), known.said(length, given_id)
-        request = Request("POST", known.path, known.query, said, data[end:])
+        request = Request("POST", known.path, known.query, said, data[end:] if body is None else body)
         try:
             plan = engine.plan(request, policy, learned=self.port.lessons.rules)
         except ProxyError:

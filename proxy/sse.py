@@ -47,10 +47,11 @@ class Parser:
     A fault is raised only once the events before it have been handed out, so that these don't depend on the split.
     """
 
-    def __init__(self, max_event_bytes: int) -> None:
+    def __init__(self, max_event_bytes: int, *, is_begun: bool = False) -> None:
+        """Read events of up to so many bytes; `is_begun`: others have been read, up to where one ended."""
         self.comments = 0
         self._limit = max_event_bytes
-        self._start: bytes | None = b""  # what may still turn out to be a byte order mark
+        self._start: bytes | None = None if is_begun else b""  # what may still turn out to be a byte order mark
         self._after_cr = False  # the next LF is the second half of a CRLF
         self._tail = bytearray()  # the line that has no end yet
         self._data: list[bytes] = []

@@ -355,8 +355,11 @@ class Taken(Protocol):
         """Stop: the client has closed its connection."""
 
 
-QuickLane = Callable[["Served", bytes], Taken | None]
-"""A connection, what came on it while it was idle → what answers it without parsing it, or None where it takes more."""
+QuickLane = Callable[["Served", bytes, bytes | None], Taken | None]
+"""A connection, what came on it while it was idle → what answers it without parsing it, or None where it takes more.
+
+Where a body came after its head, these are two pieces, and both are whole.
+"""
 
 Lane = Callable[["Served", RawRequestMessage, StreamReader], Taken | None]
 """A connection, a whole request that came on it while it was idle → what answers it, or None where a task has to."""
@@ -432,11 +435,11 @@ class Served(RequestHandler):
         else:
             self._keep_for_later(data)
 
-    def _take_data(self, data: bytes) -> None:
-        is_idle = self._lane is not None and self._is_idle()
-        if is_idle and self._quick is not None and (self._take_quickly(self._quick, data) or self._held is not None):
+    def _take_data(self, data: bytes, body: bytes | None = None) -> None:
+        is_idle, quick = self._lane is not None and self._is_idle(), self._quick
+        if is_idle and quick is not None and (self._take_quickly(quick, data, body) or self._held is not None):
             return
-        messages, upgraded, tail = self._parsed(data)
+        messages, upgraded, tail = self._parsed(data if body is None else data + body)
         if is_idle and len(messages) == 1 and not upgraded and self._take(*messages[0]):
             return
         self._queue(messages, upgraded=upgraded, tail=tail)
@@ -497,10 +500,10 @@ class Served(RequestHandler):
         too_large = HttpProcessingError(code=431, message="too large")
         return [(_ErrInfo(status=431, exc=too_large, message=too_large.message), EMPTY_PAYLOAD)], False, b""
 
-    def _take_quickly(self, quick: QuickLane, data: bytes) -> bool:
+    def _take_quickly(self, quick: QuickLane, data: bytes, body: bytes | None) -> bool:
         self._parked, self._waiter = self._waiter, None
         self.is_answered = self._was_parsed = False
-        taken = quick(self, data)
+        taken = quick(self, data, body)
         if taken is None:
             self._was_parsed = True
             self._unpark()
@@ -509,22 +512,21 @@ class Served(RequestHandler):
             self._taken = taken
         return True
 
-    def hold(self, data: bytes, missing: int, reserve: Budget) -> None:
+    def hold(self, head: bytes, part: bytes, missing: int, reserve: Budget) -> None:
         """Wait a moment for the rest of a request: most clients send a body after its head, or a large one in parts.
 
         Not for long, and not for many small parts: then the parser reads it as it comes.
         """
-        self._held = Held(data, missing, reserve, self._loop.call_later(HOLD_S, self._look_at_held))
+        self._held = Held(head, part, missing, reserve, self._loop.call_later(HOLD_S, self._look_at_held))
 
     def _hold_on(self, held: Held, data: bytes) -> None:
         if held.takes(data):
             return
         self._held = None
-        parts = held.end()
         if held.missing == len(data):
-            self._take_what_came(b"".join((*parts, data)))
+            self._take_data(held.head, held.end_with(data))
         else:
-            self._parse_in_parts([*parts, data])
+            self._parse_in_parts([held.head, *held.end(), data])
 
     def _look_at_held(self) -> None:
         held, self._held = self._held, None
@@ -533,10 +535,10 @@ class Served(RequestHandler):
         if held.has_grown():
             self._held, held.timer = held, self._loop.call_later(HOLD_S, self._look_at_held)
         elif self.transport is not None:
-            self._parse_in_parts(held.end())
+            self._parse_in_parts([held.head, *held.end()])
 
     def _parse_in_parts(self, parts: Sequence[bytes]) -> None:
-        for part in parts:
+        for part in filter(None, parts):
             messages, upgraded, tail = self._parsed(part)
             self._queue(messages, upgraded=upgraded, tail=tail)
 

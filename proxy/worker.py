@@ -17,7 +17,6 @@ from pathlib import Path
 import msgspec
 
 import proxy.bare_imports  # noqa: F401 before anything that imports what it imports
-from proxy.allocator import keep_freed
 from proxy.channel import Ask, Channel
 from proxy.collector import freeze
 from proxy.errors import PolicyFault
@@ -66,7 +65,6 @@ async def _serve(channel: Channel, asked: Ask, start: Start) -> None:
         await service.listen(stack, options.host, options.port, is_shared=True)
         await channel.tell(asked, "")
         freeze()
-        keep_freed()
         await Work(service, options, channel).run()
 
 

@@ -61,7 +61,7 @@ def run(case: Case, policy: Policy) -> Outcome:
         refusal=made.refusal,
         applied=made.applied,
         observed=(*made.observed, *rounds.observed),
-        bodies=() if made.refusal else tuple(map(_readable, made.bodies or (case.request.body,))),
+        bodies=() if made.refusal else tuple(map(_readable, map(bytes, made.bodies or (case.request.body or b"",)))),
         unmet=rounds.unmet,
         client=_as_the_client_gets_it(case.answered, made),
         misses=dict(_misses(trace)),
@@ -165,7 +165,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
-def _readable(body: bytes | None) -> Any:
+def _readable(body: bytes) -> Any:
     """Return a body's JSON, ABSENT where it is none."""
     try:
         return msgspec.json.decode(body) if body else ABSENT

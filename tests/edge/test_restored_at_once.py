@@ -9,10 +9,9 @@ import re
 import socket
 
 import pytest
-from msgspec.structs import replace
 
-from proxy import server
 from proxy.pool import Pool
+from tests.edge.seen import Seen, answered, read, read_on
 
 POLICY = """
 version: 1
@@ -25,8 +24,7 @@ rules:
   - {id: choices, when: {body: {n: {gt: 1}}}, repair: [fan_out: {}]}
   - {id: reacts, on_error: {status: 400, message: "unknown field '(?P<field>[a-z]+)'"}, repair: [drop: ["{field}"]]}
 """
-GET = b"GET /v1/models HTTP/1.1\r\nHost: p\r\n\r\n"
-CALM, SHORT = ("10s", "10s", "10s"), ("400ms", "200ms", "10s")
+SHORT = ("400ms", "200ms", "10s")
 
 
 def ask(*headers, version="1.1", path="/v1/chat/completions", **fields):
@@ -124,86 +122,6 @@ HANDED_OVER = [
 ]
 
 
-class Seen:
-    """What was told of a request on one data path."""
-
-    def __init__(self, stage, monkeypatch):
-        self.tasks = 0
-        self._stage = stage
-        carry_out = server.carry_out
-
-        def counted(*arguments):
-            self.tasks += 1
-            return carry_out(*arguments)
-
-        monkeypatch.setattr(server, "carry_out", counted)
-
-    async def begin(self, path, timeouts=CALM, *, how="used", **environ):
-        """Return a client whose next request goes out on a connection that was used before, or on a fresh one.
-
-        Or `known`: such requests and answers came before, so the heads of both are known.
-        """
-        stage = self._stage
-        stage.data_path = path
-        await stage.proxy(POLICY % timeouts, **environ)
-        client = await stage.client()
-        if how != "fresh":
-            client.send(GET)
-            (await stage.backend.call()).answer(said(b"[]"))
-            await client.answer("GET")
-            await stage.data_port.serves(0)
-        for _ in range(3 if how == "known" and path == "direct" else 0):
-            client.send(ask())
-            call = await stage.backend.call()
-            await call.body()
-            call.answer(said(answer()))
-            await client.answer()
-            await stage.data_port.serves(0)
-        await read_on()
-        self.tasks, self._records = 0, []
-        metrics = stage.data_port.metrics
-        counted_before = metrics.answered
-
-        def watched(path, status, record, *times):
-            self._records.append((status, replace(record, plan=None, error=record.error and record.error.token)))
-            counted_before(path, status, record, *times)
-
-        metrics.answered = watched
-        stage.notes.clear()
-        return client
-
-    async def end(self, *told):
-        """Return all that was told, once nothing is served any more; what differs from run to run by a word."""
-        await self._stage.data_port.serves(0)
-        notes = [note if isinstance(note, int) else note.token for _, note in self._stage.notes]
-        text = repr((told, self._records, notes, self._stage.data_port.reserve.held_bytes))
-        text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "ID", text)
-        text = re.sub(r"cmpl-[0-9a-f]{32}", "ID", re.sub(r'"created":\d{9,}', '"created":NOW', text))
-        return re.sub(r"\('Date', '[^']*'\)", "('Date', 'NOW')", text)
-
-
-async def read_on():
-    """Let the proxy read what was sent."""
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-async def read(client):
-    """Return an answer with its head as it is, but for the order of headers."""
-    got = await client.answer()
-    return got.first_line, sorted(got.headers), got.body, got.is_whole
-
-
-async def answered(call, parts):
-    for part in parts:
-        if part is None:
-            call.close()
-            return
-        call.send(part)
-        await read_on()
-    call.wire.free()
-
-
 HOW = pytest.mark.parametrize("how", ["used", "fresh", "known"])
 KNOWN = pytest.mark.parametrize("how", ["used", "known"])
 
@@ -211,7 +129,7 @@ KNOWN = pytest.mark.parametrize("how", ["used", "known"])
 @HOW
 @pytest.mark.parametrize(("raw", "parts"), AT_ONCE)
 async def test_what_is_told_at_once_is_what_the_other_path_tells(stage, monkeypatch, raw, parts, how):
-    seen, told = Seen(stage, monkeypatch), []
+    seen, told = Seen(stage, monkeypatch, POLICY, [(ask(), [said(answer())])]), []
     for path in ("session", "direct"):
         client = await seen.begin(path, how=how)
         client.send(raw)
@@ -227,7 +145,7 @@ async def test_what_is_told_at_once_is_what_the_other_path_tells(stage, monkeypa
 @HOW
 @pytest.mark.parametrize(("raw", "parts"), HANDED_OVER)
 async def test_what_a_task_goes_on_with_is_told_as_on_the_other_path(stage, monkeypatch, raw, parts, how):
-    seen, told = Seen(stage, monkeypatch), []
+    seen, told = Seen(stage, monkeypatch, POLICY, [(ask(), [said(answer())])]), []
     for path in ("session", "direct"):
         client = await seen.begin(path, how=how)
         client.send(raw)
@@ -251,7 +169,7 @@ REFUSED = b'{"error": {"message": "unknown field \'odd\'"}}'
     ],
 )
 async def test_another_round_may_follow(stage, monkeypatch, first, how):
-    seen, told = Seen(stage, monkeypatch), []
+    seen, told = Seen(stage, monkeypatch, POLICY, [(ask(), [said(answer())])]), []
     for path in ("session", "direct"):
         client = await seen.begin(path, how=how)
         client.send(ask(odd=1))
@@ -278,7 +196,7 @@ SILENT = [
 @KNOWN
 @pytest.mark.parametrize(("parts", "timeouts"), SILENT)
 async def test_a_backend_that_falls_silent_is_told_of(stage, monkeypatch, parts, timeouts, how):
-    seen, told = Seen(stage, monkeypatch), []
+    seen, told = Seen(stage, monkeypatch, POLICY, [(ask(), [said(answer())])]), []
     for path in ("session", "direct"):
         client = await seen.begin(path, timeouts, how=how)
         client.send(ask())
@@ -302,7 +220,7 @@ async def test_a_backend_that_falls_silent_is_told_of(stage, monkeypatch, parts,
     ],
 )
 async def test_comments_go_to_a_client_while_the_backend_thinks(stage, monkeypatch, parts, how):
-    seen, told = Seen(stage, monkeypatch), []
+    seen, told = Seen(stage, monkeypatch, POLICY, [(ask(), [said(answer())])]), []
     for path in ("session", "direct"):
         client = await seen.begin(path, ("10s", "10s", "100ms"), how=how)
         client.send(ask())
@@ -321,7 +239,7 @@ async def test_comments_go_to_a_client_while_the_backend_thinks(stage, monkeypat
 
 
 async def test_a_backend_that_takes_no_connection_is_told_of(stage, monkeypatch):
-    seen, told = Seen(stage, monkeypatch), []
+    seen, told = Seen(stage, monkeypatch, POLICY, [(ask(), [said(answer())])]), []
     for path in ("session", "direct"):
         client = await seen.begin(path, how="fresh", BACKEND="http://127.0.0.1:1")
         client.send(ask())
@@ -351,7 +269,7 @@ class Connecting:
 
 
 async def test_comments_go_to_a_client_while_the_backend_takes_no_connection_yet(stage, monkeypatch):
-    seen, connecting = Seen(stage, monkeypatch), Connecting(monkeypatch)
+    seen, connecting = Seen(stage, monkeypatch, POLICY, [(ask(), [said(answer())])]), Connecting(monkeypatch)
     client = await seen.begin("direct", ("10s", "10s", "100ms"), how="fresh")
     client.send(ask())
     await client.wait(lambda: client.received.count(b": waiting\n\n") >= 2)
@@ -365,7 +283,7 @@ async def test_comments_go_to_a_client_while_the_backend_takes_no_connection_yet
 
 @pytest.mark.parametrize("keep_alive", ["10s", "50ms"], ids=["before a comment", "after a comment"])
 async def test_no_connection_is_made_for_a_client_that_has_left(stage, monkeypatch, keep_alive):
-    seen, connecting = Seen(stage, monkeypatch), Connecting(monkeypatch)
+    seen, connecting = Seen(stage, monkeypatch, POLICY, [(ask(), [said(answer())])]), Connecting(monkeypatch)
     client = await seen.begin("direct", ("10s", "10s", keep_alive), how="fresh")
     client.send(ask())
     await connecting.has_begun.wait()
@@ -377,7 +295,7 @@ async def test_no_connection_is_made_for_a_client_that_has_left(stage, monkeypat
 
 
 async def test_the_connections_serve_again_afterwards(stage, monkeypatch):
-    seen = Seen(stage, monkeypatch)
+    seen = Seen(stage, monkeypatch, POLICY, [(ask(), [said(answer())])])
     client = await seen.begin("direct")
     for number in range(3):
         client.send(ask())
@@ -388,7 +306,7 @@ async def test_the_connections_serve_again_afterwards(stage, monkeypatch):
 
 
 async def test_a_client_of_http_1_0_that_would_keep_its_connection_is_told_the_end_by_its_closing(stage, monkeypatch):
-    seen = Seen(stage, monkeypatch)
+    seen = Seen(stage, monkeypatch, POLICY, [(ask(), [said(answer())])])
     client = await seen.begin("direct")
     client.send(ask("Connection: keep-alive", version="1.0"))
     await answered(await stage.backend.call(), [said(answer())])
@@ -407,7 +325,7 @@ LEAVING = [
 @pytest.mark.parametrize("way", ["close", "reset"])
 @pytest.mark.parametrize("parts", LEAVING)
 async def test_the_backend_is_let_go_when_the_client_leaves(stage, monkeypatch, parts, way):
-    seen, told = Seen(stage, monkeypatch), []
+    seen, told = Seen(stage, monkeypatch, POLICY, [(ask(), [said(answer())])]), []
     for path in ("session", "direct"):
         client = await seen.begin(path)
         client.send(ask())
@@ -424,7 +342,7 @@ async def test_the_backend_is_let_go_when_the_client_leaves(stage, monkeypatch, 
 
 
 async def test_the_backend_is_let_go_when_the_client_leaves_before_a_task_goes_on(stage, monkeypatch):
-    seen = Seen(stage, monkeypatch)
+    seen = Seen(stage, monkeypatch, POLICY, [(ask(), [said(answer())])])
     client = await seen.begin("direct")
     client.send(ask())
     call = await stage.backend.call()
@@ -438,7 +356,7 @@ async def test_the_backend_is_let_go_when_the_client_leaves_before_a_task_goes_o
 
 
 async def test_a_slow_client_is_waited_for(stage, monkeypatch):
-    seen = Seen(stage, monkeypatch)
+    seen = Seen(stage, monkeypatch, POLICY, [(ask(), [said(answer())])])
     client = await seen.begin("direct")
     client.transport.pause_reading()
     count = 0
@@ -475,7 +393,7 @@ async def is_served(stage, count):
     ],
 )
 async def test_memory_is_taken_as_on_the_other_path(stage, monkeypatch, body, room_bytes, status):
-    seen, told = Seen(stage, monkeypatch), []
+    seen, told = Seen(stage, monkeypatch, POLICY, [(ask(), [said(answer())])]), []
     for path in ("session", "direct"):
         client = await seen.begin(path)
         reserve = stage.data_port.reserve

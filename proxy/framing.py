@@ -1,0 +1,64 @@
+"""Chunks of a body as they stand on the wire, where what comes in one piece is nothing but whole chunks.
+
+Source: RFC 9112 §7.1. What is spelt otherwise than we would (extensions, trailers, leading zeros) is left to a parser.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Final
+
+# Of a chunk's size, with its line's end.
+_LONGEST_SIZE: Final = 8
+# Of more, it is cheaper to read it than to look for where each chunk ends.
+MOST_BYTES: Final = 4096
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+def whole_chunks(data: bytes) -> tuple[int, int] | None:
+    """Return the size of all chunks that data is, and of the last one; None where there is aught else, or the end."""
+    total = size = at = 0
+    end = len(data)
+    while at < end <= MOST_BYTES:
+        stop = data.find(b"\r\n", at, at + _LONGEST_SIZE)
+        told = data[at:stop]
+        if stop < 0 or not told.isalnum():
+            return None
+        size = _size(told)
+        at = stop + size + 4
+        if not size or data[at - 2 : at] != b"\r\n":
+            return None
+        total += size
+    return (total, size) if total else None
+
+
+def content_of(data: bytes) -> tuple[bytes, bool] | None:
+    """Return what is in the chunks that data is, and whether the body ends after these; None where it is aught else."""
+    end = len(data)
+    if end > MOST_BYTES:
+        return None
+    parts: list[bytes] = []
+    at = 0
+    while at < end:
+        stop = data.find(b"\r\n", at, at + _LONGEST_SIZE)
+        told = data[at:stop]
+        if stop < 0 or not told.isalnum():
+            return None
+        size = _size(told)
+        at = stop + size + 4
+        if data[at - 2 : at] != b"\r\n":
+            return None
+        if not size:
+            return (b"".join(parts), True) if at == end and told == b"0" else None
+        parts.append(data[stop + 2 : at - 2])
+    return (b"".join(parts), False) if parts else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _size(told: bytes) -> int:
+    """Return the size that a chunk tells, 0 where it is the last one, or we would spell it otherwise."""
+    try:
+        size = int(told, 16)
+    except ValueError:
+        return 0
+    return size if told == b"%x" % size else 0
