@@ -68,6 +68,7 @@ class LifeSign:
         return b""
 
     def _look_at(self, data: bytes) -> None:
+        self._was_fed = True
         proves = _proves(data)
         if proves is None:
             self._judge(Event(data))

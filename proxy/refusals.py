@@ -18,7 +18,6 @@ Source: recorded answers of sglang, LlamaFactory, transformers serve and llama-c
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -208,6 +207,8 @@ def _page(text: str) -> Iterator[str]:
 
 def _entities(words: str) -> str:
     try:
+        import html  # its table of names takes half a megabyte, and hardly any backend answers with pages
+
         return html.unescape(words)
     except ValueError:  # a character reference of thousands of digits
         return words

@@ -56,8 +56,8 @@ class Shortcut(Going):
         self.held_bytes = held_bytes
         self.connection = connection
         self.sent_at_s = time.monotonic()
-        wait_s = backend.timeouts.first_content_s
-        if is_restored or plan.asks_for_stream:
+        wait_s, asks_for_stream = backend.timeouts.first_content_s, plan.asks_for_stream
+        if is_restored or asks_for_stream:
             # Then the client is told that it is waited for.
             wait_s = min(wait_s, self.policy.keep_alive_s or wait_s)
         self._deadlines = lane.deadlines(wait_s)
@@ -66,13 +66,12 @@ class Shortcut(Going):
         one, other = (request_id, length) if is_edited else (length, request_id)
         head = b"%b%b%b%b%b" % (around.first, one, around.second, other, around.third)
         connection.show(self)
-        pieces = body.pieces if isinstance(body, Pieces) else (body,)
-        if len(body) <= PART_BYTES:
-            client.outbox.put(transport, b"".join((head, *pieces)))
-        else:
+        if len(body) > PART_BYTES:
             transport.write(head)
-            send_large(connection, *pieces)
-        if plan.asks_for_stream and not lane.heads.flows:
+            send_large(connection, *(body.pieces if isinstance(body, Pieces) else (body,)))
+        else:
+            client.outbox.put(transport, b"".join((head, *body.pieces)) if isinstance(body, Pieces) else head + body)
+        if asks_for_stream and not lane.heads.flows:
             # Its answer will have to be looked at, so what that takes is done while the backend is at work.
             asyncio.get_running_loop().call_soon(self._widen_early)
         return True

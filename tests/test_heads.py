@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from proxy.headers import of_wire
 from proxy.heads import (
     Heads,
     answer_head_of,
@@ -11,7 +12,9 @@ from proxy.heads import (
     around_request,
     around_stream,
     head_of,
+    is_usual_stream,
     request_head_of,
+    stream_head_of,
 )
 
 HEAD = b"POST / HTTP/1.1\r\nHost: p\r\nContent-Length: 12\r\nA: b"
@@ -122,6 +125,42 @@ def test_a_request_tells_its_length_before_or_after_its_id():
         assert around_request(head, b"3", b"3", is_edited=not is_edited) is None
 
 
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n%btransfer-encoding: chunked"
+STREAMS = [
+    pytest.param(STREAM % b"", (STREAM % b"", b""), id="neither id nor date"),
+    pytest.param(STREAM % b"x-request-id: a, b\r\n", (STREAM % b"", b""), id="an id"),
+    pytest.param(STREAM % b"date: %b\r\n" % DATE, (STREAM % b"date: \r\n", DATE), id="a date"),
+    pytest.param(STREAM % b"x-request-id: \x01\r\n", None, id="an id with a control character"),
+    pytest.param(STREAM % b"date: today\r\n", None, id="a date of another length"),
+]
+
+
+@pytest.mark.parametrize(("head", "expected"), STREAMS)
+def test_a_stream_s_head_is_told_without_what_changes(head, expected):
+    found = stream_head_of(head + b"\r\n\r\nbody")
+    assert found == ((*expected, len(head) + 4) if expected is not None else None)
+    assert stream_head_of(head + b"\r\n\r") is None
+
+
+OF_STREAMS = [
+    pytest.param([], True, id="as most are"),
+    pytest.param([(b"X-Request-Id", b"a"), (b"Cache-Control", b"no-cache")], True, id="with more"),
+    pytest.param([(b"Content-Length", b"3")], False, id="a length as well"),
+    pytest.param([(b"Content-Encoding", b"gzip")], False, id="a coding"),
+    pytest.param([(b"Cache-Control", b"a"), (b"cache-control", b"b")], False, id="a header twice"),
+    pytest.param([(b"X-Odd", b"\xff")], False, id="a byte that is no text"),
+]
+
+
+@pytest.mark.parametrize(("more", "expected"), OF_STREAMS)
+def test_which_streams_heads_may_be_known(more, expected):
+    usual = [(b"Content-Type", b"Text/Event-Stream"), (b"Transfer-Encoding", b"chunked")]
+    assert is_usual_stream(of_wire([*usual, *more])) is expected
+    assert not is_usual_stream(of_wire([(b"Content-Type", b"text/plain"), usual[1], *more]))
+    assert not is_usual_stream(of_wire([usual[0], (b"Transfer-Encoding", b"gzip, chunked"), *more]))
+    assert not is_usual_stream(of_wire([usual[0], *more]))
+
+
 def test_what_is_remembered_is_bounded():
     heads = Heads()
     for number in range(5000):
@@ -131,5 +170,6 @@ def test_what_is_remembered_is_bounded():
         heads.keep_request(key, None)
         heads.keep_answer(key, None)
         heads.keep_stream(key, None)
-    assert max(len(heads.requests), len(heads.answers), len(heads.streams)) <= 256
+        heads.keep_flow(key, None)
+    assert max(map(len, (heads.requests, heads.answers, heads.streams, heads.flows))) <= 256
     assert re.fullmatch(rb"\d+", next(iter(heads.requests)))
