@@ -1,4 +1,4 @@
-"""Chunks of any sizes, cut and changed anywhere: what is taken for whole chunks is what a reader of HTTP finds there."""
+"""Chunks of any sizes, cut and changed anywhere: what is taken for whole chunks is what a reader finds there."""
 
 import re
 
