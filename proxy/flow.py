@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-
-import structlog
+from typing import Final
 
 from proxy.direct_client import date_now
 from proxy.exchange import Record, repairs_of
-from proxy.framing import LAST_CHUNK, content_of, whole_chunks
+from proxy.framing import LAST_CHUNK, content_of, one_chunk
 from proxy.going import Going
 from proxy.heads import KnownStream
 from proxy.lane import InLane
@@ -23,7 +22,8 @@ from proxy.plans import Request
 from proxy.pool import Answering
 from proxy.wire import READ_BYTES
 
-log = structlog.get_logger("mendproxy")
+# Of a chunk that ends with an event that is JSON, and so no sentinel.
+_EVENT_ENDS: Final = b"}\n\n\r\n"
 
 
 class Flow:
@@ -76,18 +76,15 @@ class Flow:
     def took(self, data: bytes) -> bytes | None:
         """Take what came of the stream; return what has to be parsed, or None."""
         try:
+            # An event of a stream: most of all that ever comes.
+            size = one_chunk(data) if self._is_steady and data[-5:] == _EVENT_ENDS else 0
             client = self._one.client
             transport = client.transport
-            chunks = whole_chunks(data) if self._is_steady and b"[DONE]" not in data else None
-            if chunks is None or chunks[1] < TAIL_BYTES or transport is None or client.writing_paused:
+            if size < TAIL_BYTES or transport is None or transport.is_closing() or client.writing_paused:
                 return self._take(data)
-            if transport.is_closing():
-                self._leave()
-                return None
-            # An event of a stream: most of all that ever comes.
             client.outbox.put(transport, data)
             self._last = data
-            self._sent_bytes += chunks[0]
+            self._sent_bytes += size
             # The timer that is set finds out by itself that it is early.
             self._late_at_s = time.monotonic() + self._idle_s
         except Exception as bug:  # noqa: BLE001 the outermost edge: a bug costs one request, and its text may be a prompt

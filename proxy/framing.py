@@ -32,6 +32,13 @@ def whole_chunks(data: bytes) -> tuple[int, int] | None:
     return (total, size) if total else None
 
 
+def one_chunk(data: bytes) -> int:
+    """Return the size of the chunk that data is, 0 where it is not just one; that a line's end follows is known."""
+    stop = data.find(b"\r\n", 0, _LONGEST_SIZE)
+    size = _size(data[:stop])
+    return size if stop + size + 4 == len(data) else 0
+
+
 def content_of(data: bytes) -> tuple[bytes, bool] | None:
     """Return what is in the chunks that data is, and whether the body ends after these; None where it is aught else."""
     end = len(data)

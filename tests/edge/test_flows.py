@@ -74,6 +74,7 @@ PLAIN = [
     pytest.param([HEAD, *[part.removeprefix(HEAD) for part in WHOLE]], id="its head alone"),
     pytest.param([*WHOLE[:-1], chunk(DONE), END], id="its end alone"),
     pytest.param([*WHOLE[:-1], END], id="no sentinel"),
+    pytest.param([*BEGUN, *[chunk(event("long " * 900))] * 3, chunk(DONE) + END], id="long chunks"),
     pytest.param([HEAD + chunk(ONE, TWO), chunk(STOP, DONE) + END], id="several events in a chunk"),
     pytest.param([HEAD + chunk(ONE) + chunk(TWO), chunk(STOP) + chunk(DONE) + END], id="several chunks in a read"),
     pytest.param([HEAD, chunk(ONE[:30]), chunk(ONE[30:]), chunk(DONE) + END], id="an event in two chunks"),
@@ -88,6 +89,7 @@ PLAIN = [
 ]
 # As above, but the lane goes on with it: from its head, or from where it stands. One that ends with None is cut there.
 ODD = [
+    pytest.param([HEAD, *[chunk(event("long " * 900))] * 3, chunk(DONE) + END], id="a long chunk first"),
     pytest.param([HEAD[:40], HEAD[40:] + chunk(ONE), chunk(DONE) + END], id="its head in two reads"),
     pytest.param([*BEGUN, chunk(TWO)[:9], chunk(TWO)[9:], chunk(DONE) + END], id="a cut chunk"),
     pytest.param([*BEGUN, chunk(TWO)[:2], chunk(TWO)[2:], chunk(DONE) + END], id="a cut size"),
@@ -96,7 +98,6 @@ ODD = [
     pytest.param([*BEGUN, chunk(DONE) + b"0\r\nX-Trailer: 1\r\n\r\n"], id="a trailer"),
     pytest.param([*BEGUN, b"zz\r\n"], id="no HTTP"),
     pytest.param([*BEGUN, chunk(DONE) + END + b"HTTP/1.1 200 OK\r\n"], id="more than there may be"),
-    pytest.param([*BEGUN, *[chunk(event("long " * 900))] * 3, chunk(DONE) + END], id="long chunks"),
     pytest.param([*BEGUN, chunk(TWO), None], id="a cut stream"),
     pytest.param([*BEGUN, chunk(TWO)[:20], None], id="a stream that is cut in a chunk"),
     pytest.param([*BEGUN, chunk(TWO[:20]), None], id="a stream that is cut in an event"),
@@ -322,7 +323,7 @@ async def test_a_bug_costs_one_stream(stage, monkeypatch, ends, policy):
     call = await stage.backend.call()
     call.send(HEAD + chunk(ONE))
     await client.sees(ONE)
-    monkeypatch.setattr(flow, "whole_chunks", lambda _: 1 / 0)
+    monkeypatch.setattr(flow, "one_chunk", lambda _: 1 / 0)
     call.send(chunk(TWO))
     answer = await client.answer()
     assert (answer.body, answer.is_whole) == (ONE, False)

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.framing import LAST_CHUNK, MOST_BYTES, content_of, whole_chunks
+from proxy.framing import LAST_CHUNK, MOST_BYTES, content_of, one_chunk, whole_chunks
 
 CONTENTS = st.lists(
     st.binary(min_size=1, max_size=300) | st.sampled_from([b"\r\n", b"0\r\n\r\n", b"5\r\n"]), max_size=6
@@ -40,6 +40,8 @@ def same(data):
     assert found == (None if expected is None else (b"".join(expected[0]), expected[1]))
     sizes = None if expected is None or expected[1] else (sum(map(len, expected[0])), len(expected[0][-1]))
     assert whole_chunks(data) == sizes
+    if data.endswith(b"\r\n"):
+        assert one_chunk(data) == (sizes[0] if sizes is not None and len(expected[0]) == 1 else 0)
     return found
 
 
