@@ -2,6 +2,7 @@
 what the lane tells where no head is known, and as much is counted.
 """
 
+import asyncio
 import json
 
 import pytest
@@ -73,12 +74,16 @@ PLAIN = [
     pytest.param([b"".join(WHOLE)], id="all in one read"),
     pytest.param([HEAD, *[part.removeprefix(HEAD) for part in WHOLE]], id="its head alone"),
     pytest.param([*WHOLE[:-1], chunk(DONE), END], id="its end alone"),
+    pytest.param([*WHOLE[:-1], chunk(DONE), None], id="a backend that closes after its sentinel"),
     pytest.param([*WHOLE[:-1], END], id="no sentinel"),
     pytest.param([*BEGUN, *[chunk(event("long " * 900))] * 3, chunk(DONE) + END], id="long chunks"),
     pytest.param([HEAD + chunk(ONE, TWO), chunk(STOP, DONE) + END], id="several events in a chunk"),
     pytest.param([HEAD + chunk(ONE) + chunk(TWO), chunk(STOP) + chunk(DONE) + END], id="several chunks in a read"),
     pytest.param([HEAD, chunk(ONE[:30]), chunk(ONE[30:]), chunk(DONE) + END], id="an event in two chunks"),
     pytest.param([HEAD, chunk(ONE), chunk(b"d"), chunk(b"ata: [DONE]\n"), chunk(b"\n"), END], id="a cut sentinel"),
+    pytest.param(
+        [*BEGUN, chunk(TWO), chunk(b"data: [DO"), chunk(b"NE]\n"), chunk(b"\n"), None], id="a cut sentinel, and no end"
+    ),
     pytest.param([HEAD, chunk(b": ping\n\n"), chunk(ONE), chunk(DONE) + END], id="a comment first"),
     pytest.param([HEAD, chunk(ONE.replace(b"\n", b"\r\n")), chunk(DONE) + END], id="other ends of lines"),
     pytest.param([HEAD, chunk(event("data: [DONE]\n\n")), chunk(TWO), chunk(DONE) + END], id="a text like a sentinel"),
@@ -99,6 +104,7 @@ ODD = [
     pytest.param([*BEGUN, b"zz\r\n"], id="no HTTP"),
     pytest.param([*BEGUN, chunk(DONE) + END + b"HTTP/1.1 200 OK\r\n"], id="more than there may be"),
     pytest.param([*BEGUN, chunk(TWO), None], id="a cut stream"),
+    pytest.param([HEAD, chunk(ONE[:-1]), chunk(b"\n"), None], id="a stream that is cut after a cut event"),
     pytest.param([*BEGUN, chunk(TWO)[:20], None], id="a stream that is cut in a chunk"),
     pytest.param([*BEGUN, chunk(TWO[:20]), None], id="a stream that is cut in an event"),
     pytest.param([HEAD, None], id="a stream that is cut after its head"),
@@ -204,6 +210,12 @@ async def test_another_round_follows_a_stream_without_life(asked, ends, parts):
     assert ends == ["_widen"]
 
 
+async def test_a_failure_is_told_before_the_stream_s_end(asked):
+    lane, direct = await asked(HOLDING, ask(), [HEAD, chunk(ROLE), chunk(ERROR)])
+    assert direct == lane
+    assert "boom" in direct
+
+
 SILENT = [
     pytest.param([], ("300ms", "10s", "10s"), id="before its head"),
     pytest.param([HEAD], ("300ms", "10s", "10s"), id="after its head"),
@@ -297,6 +309,40 @@ async def test_a_client_that_is_slow_holds_the_backend_back_and_gets_all(stage, 
     assert ends == ["_widen"]
 
 
+@BOTH
+async def test_a_client_that_is_slow_is_not_taken_for_a_backend_that_is(stage, monkeypatch, policy):
+    client = await Seen(stage, monkeypatch, policy, KNOWN).begin("direct", ("10s", "200ms", "10s"), how="known")
+    client.transport.pause_reading()
+    client.send(ask())
+    call = await stage.backend.call()
+    call.send(*BEGUN)
+    sent = 0
+    while not any(served.writing_paused for served in stage.listener.connections):
+        call.send(chunk(event(f"{sent:9} {'x' * 3000}")))
+        sent += 1
+        await read_on()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.6):
+            await stage.data_port.serves(0)
+    client.transport.resume_reading()
+    await answered(call, [chunk(DONE) + END])
+    answer = await client.answer()
+    assert (answer.is_whole, answer.body.endswith(DONE)) == (True, True)
+
+
+async def test_a_connection_whose_stream_has_no_end_serves_no_other(stage, monkeypatch, ends):
+    client = await Seen(stage, monkeypatch, HOLDING, KNOWN).begin("direct", ("10s", "10s", "10s"), how="known")
+    ends.clear()
+    client.send(ask())
+    call = await stage.backend.call()
+    await call.body()
+    call.send(HEAD + chunk(ONE), chunk(DONE))
+    assert (await client.answer()).body == ONE + DONE
+    client.send(ask())
+    again = await stage.backend.call()
+    assert (again.wire is not call.wire, ends) == (True, ["_end"])
+
+
 async def test_the_connections_serve_again_afterwards(stage, monkeypatch, ends):
     client = await Seen(stage, monkeypatch, HOLDING, KNOWN).begin("direct", how="known")
     ends.clear()
@@ -341,7 +387,8 @@ async def test_a_request_s_body_is_let_go_of_when_its_stream_begins(stage, monke
     assert stage.data_port.reserve.held_bytes > 3000 + len(chunk(ROLE))
     call.send(chunk(ONE))
     await client.sees(ONE)
-    assert stage.data_port.reserve.held_bytes == 0
+    (one,) = [served._taken._one for served in stage.listener.connections]
+    assert (stage.data_port.reserve.held_bytes, one.request.body, one.plan.facts.body) == (0, None, None)
     await answered(call, [chunk(DONE) + END])
     assert (await client.answer()).is_whole
 
