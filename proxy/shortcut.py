@@ -52,16 +52,12 @@ class Shortcut(Going):
         transport = connection.transport if connection is not None else None
         if connection is None or transport is None:
             return False
-        port.reserve.held_bytes += held_bytes
-        self.held_bytes = held_bytes
         self.connection = connection
-        self.sent_at_s = time.monotonic()
         wait_s, asks_for_stream = backend.timeouts.first_content_s, plan.asks_for_stream
         if is_restored or asks_for_stream:
             # Then the client is told that it is waited for.
             wait_s = min(wait_s, self.policy.keep_alive_s or wait_s)
         self._deadlines = lane.deadlines(wait_s)
-        self._deadlines.add(self, self.sent_at_s)
         length, request_id = b"%d" % len(body), self.request_id.encode()
         one, other = (request_id, length) if is_edited else (length, request_id)
         head = b"%b%b%b%b%b" % (around.first, one, around.second, other, around.third)
@@ -71,6 +67,11 @@ class Shortcut(Going):
             send_large(connection, *(body.pieces if isinstance(body, Pieces) else (body,)))
         else:
             client.outbox.put(transport, b"".join((head, *body.pieces)) if isinstance(body, Pieces) else head + body)
+        # Now that the backend is at work.
+        self.sent_at_s = time.monotonic()
+        self._deadlines.add(self, self.sent_at_s)
+        port.reserve.held_bytes += held_bytes
+        self.held_bytes = held_bytes
         if asks_for_stream and not lane.heads.flows:
             # Its answer will have to be looked at, so what that takes is done while the backend is at work.
             asyncio.get_running_loop().call_soon(self._widen_early)

@@ -425,12 +425,9 @@ class Served(RequestHandler):
         if self._held is not None:
             self._hold_on(self._held, data)
             return
-        self._take_what_came(data)
-
-    def _take_what_came(self, data: bytes) -> None:
         if self._payload_parser is not None or self._upgraded:
             super().data_received(data)
-        elif not self._early and (self._lane is None or not self._will_be_idle(data)):
+        elif not self._early and (self._waiter is not None or self._lane is None or not self._will_be_idle(data)):
             self._take_data(data)
         else:
             self._keep_for_later(data)
