@@ -12,7 +12,7 @@ from typing import Final
 
 from proxy.direct_client import date_now
 from proxy.exchange import Record, repairs_of
-from proxy.framing import LAST_CHUNK, content_of, one_chunk
+from proxy.framing import LAST_CHUNK, one_chunk, whole_chunks
 from proxy.going import Going
 from proxy.heads import KnownStream
 from proxy.lane import InLane
@@ -92,10 +92,11 @@ class Flow:
         return None
 
     def _take(self, data: bytes) -> bytes | None:
-        client, found = self._one.client, content_of(data)
+        client, found = self._one.client, whole_chunks(data)
         if found is None or client.writing_paused:
             return self._to_parse(data)
-        content, is_end = found
+        contents, is_end = found
+        content = b"".join(contents)
         if self._life is not None and not self._is_alive(self._life, content, is_end=is_end):
             if is_end or not self._keep(data, content):
                 return self._to_parse(data)

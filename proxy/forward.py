@@ -85,11 +85,11 @@ class Forward:
         found = whole_chunks(chunks)
         if found is None or self._is_done or self._client.is_full:
             return False
-        size, last = found
-        if not self._passage.pass_by(chunks, last):
+        contents, is_end = found
+        if is_end or not self._passage.pass_by(chunks, len(contents[-1])):
             return False
         try:
-            self._client.put_chunks(chunks, size)
+            self._client.put_chunks(chunks, sum(map(len, contents)))
         except ClientLeft as left:
             self._finish(left)
             return True

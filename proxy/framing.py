@@ -15,23 +15,6 @@ MOST_BYTES: Final = 4096
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
-def whole_chunks(data: bytes) -> tuple[int, int] | None:
-    """Return the size of all chunks that data is, and of the last one; None where there is aught else, or the end."""
-    total = size = at = 0
-    end = len(data)
-    while at < end <= MOST_BYTES:
-        stop = data.find(b"\r\n", at, at + _LONGEST_SIZE)
-        told = data[at:stop]
-        if stop < 0 or not told.isalnum():
-            return None
-        size = _size(told)
-        at = stop + size + 4
-        if not size or data[at - 2 : at] != b"\r\n":
-            return None
-        total += size
-    return (total, size) if total else None
-
-
 def one_chunk(data: bytes) -> int:
     """Return the size of the chunk that data is, 0 where it is not just one; that a line's end follows is known."""
     stop = data.find(b"\r\n", 0, _LONGEST_SIZE)
@@ -39,12 +22,12 @@ def one_chunk(data: bytes) -> int:
     return size if stop + size + 4 == len(data) else 0
 
 
-def content_of(data: bytes) -> tuple[bytes, bool] | None:
-    """Return what is in the chunks that data is, and whether the body ends after these; None where it is aught else."""
+def whole_chunks(data: bytes) -> tuple[list[bytes], bool] | None:
+    """Return what is in each chunk that data is, and whether the body ends after these; None where it is aught else."""
     end = len(data)
     if end > MOST_BYTES:
         return None
-    parts: list[bytes] = []
+    contents: list[bytes] = []
     at = 0
     while at < end:
         stop = data.find(b"\r\n", at, at + _LONGEST_SIZE)
@@ -56,9 +39,9 @@ def content_of(data: bytes) -> tuple[bytes, bool] | None:
         if data[at - 2 : at] != b"\r\n":
             return None
         if not size:
-            return (b"".join(parts), True) if at == end and told == b"0" else None
-        parts.append(data[stop + 2 : at - 2])
-    return (b"".join(parts), False) if parts else None
+            return (contents, True) if at == end and told == b"0" else None
+        contents.append(data[stop + 2 : at - 2])
+    return (contents, False) if contents else None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -358,7 +358,7 @@ async def test_the_connections_serve_again_afterwards(stage, monkeypatch, ends):
 @BOTH
 async def test_a_bug_costs_one_stream(stage, monkeypatch, ends, policy):
     client = await Seen(stage, monkeypatch, policy, KNOWN).begin("direct", how="known")
-    monkeypatch.setattr(flow, "content_of", lambda _: 1 / 0)
+    monkeypatch.setattr(flow, "whole_chunks", lambda _: 1 / 0)
     client.send(ask())
     await answered(await stage.backend.call(), [HEAD, chunk(ONE)])
     answer = await client.answer()
