@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 
 from proxy.headers import Headers
 from proxy.upstream import ClientLeft
-from proxy.wire import restore_raw_head
+from proxy.wire import Served, restore_raw_head
 
 # nginx' send_timeout: how long a client may take nothing of what is sent to it.
 SEND_TIMEOUT_S = 60.0
@@ -75,10 +75,16 @@ class HttpClient:
         self.is_closing = False
         self.is_done = False
 
+    @property
+    def has_idled(self) -> bool:
+        """Whether the connection was kept alive, unused, when the drain began."""
+        return isinstance(self._request.protocol, Served) and self._request.protocol.has_idled
+
     async def begin(self, status: int, reason: str | None, headers: Headers) -> None:
         """Write the status line and headers. Raises: ClientLeft."""
         response = _Response(status, reason, CIMultiDict(headers), self._request.version)
-        if self.is_closing:
+        connection = self._request.protocol
+        if self.is_closing or (isinstance(connection, Served) and connection.is_leaving):
             response.force_close()
         self.response, self.begun_status, self.begun_at_s = response, status, time.perf_counter()
         if self._streams is not None and response.content_type == "text/event-stream":

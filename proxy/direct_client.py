@@ -74,6 +74,11 @@ class DirectClient:
         return Sent(is_closing=self.is_closing) if self.begun_status is not None else None
 
     @property
+    def has_idled(self) -> bool:
+        """Whether the connection was kept alive, unused, when the drain began."""
+        return self.connection.has_idled
+
+    @property
     def is_full(self) -> bool:
         """Whether the client does not take what is sent to it just now."""
         return self.connection.writing_paused
@@ -95,7 +100,7 @@ class DirectClient:
             said += [("Transfer-Encoding", "chunked")] if is_1_1 else []
         if get(headers, "date") is None:
             said.append(("Date", date_now()))
-        self.is_closing = self.is_closing or message.should_close
+        self.is_closing = self.is_closing or message.should_close or self.connection.is_leaving
         if not is_switch:
             said += _persistence(is_1_1=is_1_1, is_closing=self.is_closing)
         line = f"HTTP/{message.version.major}.{message.version.minor} {status} {_phrase(status, reason)}"

@@ -33,11 +33,15 @@ MATCHED_BYTES = 64 * 1024
 class Client(Protocol):
     """The connection to the client. `begun_status` is None until the status line is written.
 
-    `is_closing`: the connection ends with the answer.
+    `is_closing`: the connection ends with the answer. `has_idled`: it was kept alive, unused, when the drain began.
     """
 
     begun_status: int | None
     is_closing: bool
+
+    @property
+    def has_idled(self) -> bool:
+        """See above."""
 
     async def begin(self, status: int, reason: str | None, headers: Headers) -> None:
         """Write the status line and headers."""

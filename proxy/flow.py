@@ -93,7 +93,7 @@ class Flow:
 
     def _take(self, data: bytes) -> bytes | None:
         client, found = self._one.client, whole_chunks(data)
-        if found is None or client.writing_paused:
+        if found is None or client.writing_paused or (client.is_leaving and not self._has_begun):
             return self._to_parse(data)
         contents, is_end = found
         content = b"".join(contents)

@@ -350,14 +350,14 @@ class InLane:
         record.has_left = error is not None
         if error is None:
             self._lane.port.learn(self._work.exchange)
-        self._lane.port.close(self._work)
+        self._lane.port.end(self._work)
         self._connection.finish(is_closing=self.client.is_closing or error is not None)
 
     def client_left(self) -> None:
         """Stop: the client has closed its connection."""
         self._drop()
         self._work.exchange.record.has_left = not self.client.is_done
-        self._lane.port.close(self._work)
+        self._lane.port.end(self._work)
 
     def _drop(self) -> None:
         self._stop_timer()

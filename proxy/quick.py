@@ -51,7 +51,7 @@ class QuickLane:
         if policy is not self.learner.policy:
             self.learner.use(policy)
         head = request_head_of(data)
-        if head is None or port.is_closing or port.is_leaving or port.tracer is not None:
+        if head is None or connection.is_leaving or port.tracer is not None:
             return None
         key, length, given_id, end = head
         size = len(data) - end if body is None else len(body)

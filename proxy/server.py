@@ -38,7 +38,7 @@ from proxy.request_log import tell_request
 from proxy.tracing import Ended, Tracer
 from proxy.tunnel import tunnel
 from proxy.upstream import ClientLeft, Streamed, Upstream
-from proxy.wire import Lane, QuickLane, Served, listen, message_of
+from proxy.wire import Lane, Listener, QuickLane, Served, listen, message_of
 
 # What a request line and a header may be long: nginx's four buffers of 8 KiB, rounded up to what browsers send.
 MAX_LINE_BYTES = 64 * 1024
@@ -95,8 +95,8 @@ class DataPort:
         self.reserve = Reserve(policy.limits.total_bytes)
         # Bound once: finding out how to log costs as much as the line.
         self._log: structlog.typing.FilteringBoundLogger = log.bind()
+        self._listener: Listener | None = None
         self.is_closing = False
-        self.is_leaving = False
         self.in_flight = 0
         self.ids = Ids()
         self._idle = asyncio.Event()
@@ -119,7 +119,7 @@ class DataPort:
 
     def server(self, lane: Lane | None = None, quick: QuickLane | None = None) -> web.Server:
         """Return the aiohttp server, which cancels a request whose client has left; the lanes are asked first."""
-        return listen(
+        self._listener = listen(
             self.handle,
             lane,
             lambda: self._policy.limits.connections,
@@ -128,6 +128,20 @@ class DataPort:
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_LINE_BYTES,
         )
+        return self._listener
+
+    def leave(self) -> None:
+        """Let the answers that come say that their connections end with them: who keeps one has to find another."""
+        if self._listener is not None:
+            self._listener.leave()
+
+    def close(self) -> None:
+        """Turn away who comes on a connection that was kept alive before `leave` and that nobody used since.
+
+        Who comes on any other is still served, and told to close: none could be told before. Its last answer had begun
+        ahead of `leave`, or it had none yet.
+        """
+        self.is_closing = True
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request, or go on with one that the lane has begun."""
@@ -139,7 +153,7 @@ class DataPort:
             work.exchange.record.has_left = not work.client.is_done
             raise
         finally:
-            self.close(work)
+            self.end(work)
             if isinstance(request.protocol, Served):
                 request.protocol.is_answered = request.content.is_eof()
         response = work.client.response
@@ -189,8 +203,7 @@ class DataPort:
         else:
             started_s, request_id, said = begun
         is_usual = said.names.are_usual and message.method != "CONNECT"
-        is_last = not is_usual and ends_connection(message.method, said)
-        client.is_closing = self.is_closing or self.is_leaving or is_last
+        client.is_closing = not is_usual and ends_connection(message.method, said)
         exchange = Exchange(
             # Until the target is read, what is known of it for the log is all that comes before a query.
             request=Request(message.method, message.path.partition("?")[0], "", said, None),
@@ -207,7 +220,7 @@ class DataPort:
         )
         return Work(exchange, client, started_s)
 
-    def close(self, work: Work) -> None:
+    def end(self, work: Work) -> None:
         """Take note that a request is served."""
         exchange, client = work.exchange, work.client
         client.close()
@@ -301,7 +314,7 @@ class DataPort:
                 self.metrics.learned(count)
 
     def _check_key(self, exchange: Exchange) -> None:
-        if self.is_closing:
+        if self.is_closing and exchange.client.has_idled:
             raise ProxyFault(
                 "The proxy is shutting down.", status=503, code="draining", token="proxy_internal_response"
             )

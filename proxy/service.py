@@ -102,17 +102,17 @@ class Service:
 
     async def leave(self) -> None:
         """Let the answers that come say that their connections end with them: who keeps one has to find another."""
-        self.port.is_leaving = True
+        self.port.leave()
 
     async def renew(self) -> None:
         """Show the certificates that the files hold now."""
         self.tls.renew()
 
     async def close(self) -> None:
-        """Take no new connection, and end those that are kept alive with their next answer."""
+        """Take no new connection, and turn away who comes on one that was left unused since the drain began."""
         if self._site is not None:
             await self._site.stop()
-        self.port.is_closing = True
+        self.port.close()
 
     async def in_flight(self) -> int:
         """Return how many requests are being served."""

@@ -111,7 +111,7 @@ class Shortcut(Going):
         key, length, date, at = head
         heads, plan = self.lane.heads, self.plan
         known = heads.answers.get(key) if self._whole is None else heads.streams.get(key)
-        if known is None or len(data) > READ_BYTES or self.client.writing_paused:
+        if known is None or len(data) > READ_BYTES or self.client.writing_paused or self.client.is_leaving:
             return self._to_parse(data)
         if self._whole is None and plan.may_react and plan.asks_for_stream:
             return self._to_parse(data)  # as passage.is_looked_at

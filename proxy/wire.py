@@ -372,11 +372,19 @@ class Listener(web.Server):
     quick: QuickLane | None = None
     most: Callable[[], int] = staticmethod(lambda: sys.maxsize)
     open_connections = 0
+    is_leaving = False
 
     def __init__(self, handler: Any, **options: Any) -> None:
         """Let `handler` answer requests; `outbox` is what its connections share."""
         super().__init__(handler, **options)
         self.outbox = Outbox()
+
+    def leave(self) -> None:
+        """Let answers end their connections from now on; mark those that are kept alive and unused just now."""
+        self.is_leaving = True
+        for connection in self.connections:
+            if isinstance(connection, Served):
+                connection.has_idled = connection.is_idle()
 
     def __call__(self) -> RequestHandler:
         """Return the protocol of a new connection."""
@@ -402,6 +410,7 @@ class Served(RequestHandler):
         self._handed_over: tuple[Any, Callable[[], None]] | None = None
         # Whether nothing is left to do of the last request, so that aiohttp's task will soon wait for the next one.
         self.is_answered = True
+        self.has_idled = False  # when the drain began
         self._early = b""
         self._body: StreamReader = EMPTY_PAYLOAD  # of the request that came last
         self._head_bytes = 0
@@ -480,6 +489,10 @@ class Served(RequestHandler):
             and not self._close
             and self._payload_parser is None
         )
+
+    def is_idle(self) -> bool:
+        """Return whether it is kept alive after an answer, and nothing of another request has come."""
+        return self._is_idle() and self._request_count > 0 and self._held is None and not self._head_bytes
 
     def _parsed(self, data: bytes) -> tuple[Sequence[tuple[Any, StreamReader]], bool, bytes]:
         """Return the requests whose heads are whole now, as the parser does; a head may not go on for ever."""
@@ -574,6 +587,11 @@ class Served(RequestHandler):
         """The client's address."""
         peername = self.peername
         return peername[0] if isinstance(peername, tuple) else peername or None
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether an answer that begins now has to end the connection."""
+        return self._listener.is_leaving
 
     @property
     def scheme(self) -> str:

@@ -8,6 +8,8 @@ from contextlib import closing
 
 import pytest
 
+from tests.edge.seen import read_on
+
 POLICY = """
 version: 1
 backends:
@@ -258,12 +260,15 @@ async def test_a_model_that_no_backend_has(stage):
     assert json.loads(answer.body)["error"]["param"] == "model"
 
 
-async def test_a_proxy_that_drains(stage):
+async def test_a_proxy_that_drains_and_a_connection_that_was_idle_for_all_the_grace(stage):
     await stage.proxy(POLICY)
     client = await stage.ask(GET)
     (await stage.backend.call()).answer(OK)
     assert (await client.answer()).status == 200
-    stage.data_port.is_closing = True
+    await stage.data_port.serves(0)
+    await read_on()
+    stage.data_port.leave()
+    stage.data_port.close()
     client.send(GET)
     answer = await client.answer()
     assert told(answer) == (503, "draining", "proxy_internal_response")

@@ -32,6 +32,12 @@ REVIVING = (
   - {id: wakes, on_error: {stream: silent}, repair: [set: {again: true}]}
 """
 )
+ELSEWHERE = (
+    POLICY
+    + """\
+  - {id: elsewhere, when: {path: /v1/other, body: {sharp: true}}, repair: [drop: [sharp]]}
+"""
+)
 BOTH = pytest.mark.parametrize("policy", [POLICY, HOLDING], ids=["at once", "held back"])
 
 
@@ -182,6 +188,12 @@ async def test_whoever_asks_is_told_what_the_lane_tells(asked, ends, policy, raw
     lane, direct = await asked(policy, raw, WHOLE)
     assert direct == lane
     assert ends == ["_end"]
+
+
+async def test_a_stream_of_a_path_that_has_no_chunks_is_the_lane_s(asked, ends):
+    lane, direct = await asked(ELSEWHERE, ask(path="/v1/other"), WHOLE)
+    assert direct == lane
+    assert ends == []
 
 
 @BOTH
@@ -401,7 +413,8 @@ async def test_a_reload_and_a_drain_leave_a_stream_alone(stage, monkeypatch, end
     call.send(HEAD + chunk(ONE))
     await client.sees(ONE)
     stage.data_port.use(stage.data_port.policy)
-    stage.data_port.is_closing = True
+    stage.data_port.leave()
+    stage.data_port.close()
     await answered(call, [chunk(TWO), chunk(DONE) + END])
     assert (await client.answer()).body == ONE + TWO + DONE
     assert ends == ["_end"]

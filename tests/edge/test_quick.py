@@ -7,6 +7,7 @@ import pytest
 
 from proxy.policy import load_policy
 from proxy.shortcut import Shortcut
+from tests.edge.seen import read_on
 
 PATIENCE_S = 5.0
 POLICY = """
@@ -219,7 +220,7 @@ async def test_a_body_is_not_waited_for_before_it_is_read_in_parts(stage, client
 
 async def test_no_body_is_waited_for_once_the_proxy_leaves(stage, client):
     await known(stage, client)
-    stage.data_port.is_leaving = True
+    stage.data_port.leave()
     stage.listener.connections[0].data_received(PLAIN[:-14])
     await stage.data_port.serves(1)
     client.send(PLAIN[-14:])
@@ -345,15 +346,18 @@ async def test_a_request_keeps_the_policy_that_it_began_with(stage, client):
     assert (await client.answer()).status == 401
 
 
-@pytest.mark.parametrize(("flag", "expected"), [("is_leaving", (200, "close")), ("is_closing", (503, "close"))])
-async def test_who_asks_while_the_proxy_leaves_is_told(stage, client, flag, expected):
+@pytest.mark.parametrize("is_closed", [False, True], ids=["in the grace", "after it"])
+async def test_who_asks_while_the_proxy_leaves_is_told(stage, client, is_closed):
     await known(stage, client)
-    setattr(stage.data_port, flag, True)
+    await read_on()
+    stage.data_port.leave()
+    if is_closed:
+        stage.data_port.close()
     client.send(PLAIN)
-    if expected[0] == 200:
+    if not is_closed:
         (await stage.backend.call()).answer(said("200 OK"))
     told = await client.answer()
-    assert (told.status, told.get("connection")) == expected
+    assert (told.status, told.get("connection")) == (503 if is_closed else 200, "close")
 
 
 async def test_a_refusal_by_a_rule_is_told(stage, client):

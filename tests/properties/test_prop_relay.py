@@ -202,8 +202,10 @@ class Walk:
     async def do_reload(self, number):
         self.stage.data_port.use(self.policies[number % len(self.policies)])
 
-    async def do_drain(self, _number):
-        self.stage.data_port.is_closing = True
+    async def do_drain(self, number):
+        self.stage.data_port.leave()
+        if number % 2:
+            self.stage.data_port.close()
 
     async def end(self, how):
         """Let everything come to its end: the backend answers all that is asked, or nothing any more, or is gone."""
