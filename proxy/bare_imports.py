@@ -3,6 +3,9 @@
 aiohttp reads the system's trusted certificates, twice, for sessions that are given no context of their own: 2 MB, and a
 twentieth of a second. Backends are spoken to by contexts of `tls`; those of aiohttp trust nobody then.
 
+frozenlist's compiled half takes the library of C++ into the process: 1 MB. What aiohttp keeps in one here is asked for
+nowhere on a request's way.
+
 structlog takes rich, where somebody has it, to show tracebacks: 3 MB. None is ever logged.
 """
 
@@ -16,18 +19,22 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def _nothing_trusted() -> Iterator[None]:
-    """Let OpenSSL find nothing where it looks for the system's certificates."""
-    paths = ssl.get_default_verify_paths()
-    names = (paths.openssl_cafile_env, paths.openssl_capath_env)
-    kept = {name: os.environ[name] for name in names if name in os.environ}
-    os.environ.update(dict.fromkeys(names, os.devnull))
+def _environ(said: dict[str, str]) -> Iterator[None]:
+    """Let variables of the environment say something else."""
+    kept = {name: os.environ[name] for name in said if name in os.environ}
+    os.environ.update(said)
     try:
         yield
     finally:
-        for name in names:
+        for name in said:
             del os.environ[name]
         os.environ.update(kept)
+
+
+def _nothing_trusted() -> dict[str, str]:
+    """Return what lets OpenSSL find nothing where it looks for the system's certificates."""
+    paths = ssl.get_default_verify_paths()
+    return {paths.openssl_cafile_env: os.devnull, paths.openssl_capath_env: os.devnull}
 
 
 @contextmanager
@@ -42,7 +49,7 @@ def _without(package: str) -> Iterator[None]:
 
 
 if "aiohttp" not in sys.modules:
-    with _nothing_trusted():
+    with _environ(_nothing_trusted() | {"FROZENLIST_NO_EXTENSIONS": "1"}):
         import aiohttp  # noqa: F401 that it is imported is what is wanted
 
 with _without("rich"):

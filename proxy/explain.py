@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import Any
 
@@ -136,5 +135,8 @@ def _line(rule: dict[str, Any], width: int) -> str:
 
 
 def _diff(before: Any, after: Any, name: str) -> list[str]:
+    # The process that serves imports this, and seldom explains.
+    import difflib
+
     old, new = (json.dumps(value, indent=2, ensure_ascii=False).splitlines() for value in (before, after))
     return list(difflib.unified_diff(old, new, "client", name, lineterm="", n=2)) or [f"{name}: as the client sent it"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -68,6 +67,9 @@ def gather(items: Iterable[tuple[Any, Any]], make: Callable[[Any, Any], T]) -> l
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return `: did you mean "…"?`, or where no known word is near, the known words."""
+    # Whoever has a policy without faults does without it.
+    import difflib
+
     names = sorted(known)
     near = difflib.get_close_matches(str(word), names, n=1)
     if near:
