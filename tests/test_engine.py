@@ -55,7 +55,7 @@ def rules_after(text):
     return "[{id: before, repair: [drop: [x]]}, " + text[1:]
 
 
-NESTED = b'{"n": ' + b"[" * 5000 + b"]" * 5000 + b"}"
+NESTED = b'{"n": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
 UNTOUCHED = [
     pytest.param(ALWAYS, None, id="a body that isn't read"),
