@@ -492,7 +492,8 @@ class Served(RequestHandler):
 
     def is_idle(self) -> bool:
         """Return whether it is kept alive after an answer, and nothing of another request has come."""
-        return self._is_idle() and self._request_count > 0 and self._held is None and not self._head_bytes
+        has_more = self._held is not None or self._head_bytes or self._early
+        return self._is_idle() and self._request_count > 0 and not has_more
 
     def _parsed(self, data: bytes) -> tuple[Sequence[tuple[Any, StreamReader]], bool, bytes]:
         """Return the requests whose heads are whole now, as the parser does; a head may not go on for ever."""

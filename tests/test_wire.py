@@ -460,6 +460,18 @@ async def test_chunks_pass_nobody_by_while_something_waits_to_be_taken():
     assert take_body(asker.body) == b"data:\n\ndata: \n\n"
 
 
+async def test_a_connection_on_which_something_came_early_is_not_idle():
+    connection, _, answered = await served(Taking(takes=False))
+    connection.data_received(GET % 1)
+    await passes(connection.is_idle)
+    waiter, connection._waiter, connection.is_answered = connection._waiter, None, True
+    connection.data_received(GET % 2)
+    connection._waiter = waiter
+    assert not connection.is_idle()
+    await passes(lambda: len(answered) == 2)
+    await passes(connection.is_idle)
+
+
 async def test_a_message_that_was_not_parsed_may_be_handed_to_the_task():
     message = [None]
     connection, wire, answered = await served(lambda _connection, one, _body: message.__setitem__(0, one))
