@@ -17,6 +17,8 @@ REQUESTS = [
     b' {\n "tools" : [ { "type" : "function" , "function" : {"name":"f","parameters":{}} } ] ,"top_p":0 }\n',
     b'{"n":1,"n":2,"\\u006e":3}',
     b'{"a":NaN,"b":"\\ud800","c":[[[[[[[[]]]]]]]],"d":1E400}',
+    b'{"a":{"b":1E400,"b":1},"c":{"d":"\\ud800","d":2}}',
+    b'{"a":1E400,"a":1}',
 ]
 SEEDS = [bytes([number, 3]) + text for number, text in enumerate(REQUESTS)]
 SEEDS += [b"\2\1" + path.read_bytes()[:1500] for path in sorted(DATA.glob("*.json"))[:8]]
@@ -33,6 +35,9 @@ def read_strictly(source):
     tops = []
 
     def pairs(members):
+        # Also of what a later value of the same name hides: a strict reader reads that too.
+        if not all(is_sayable(name) and is_sayable(item) for name, item in members):
+            raise ValueError
         tops.append(members)
         return dict(members)
 
@@ -43,7 +48,7 @@ def read_strictly(source):
         value = json.loads(source.decode(), parse_constant=refuse, object_pairs_hook=pairs)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict) or not is_sayable(value):
+    if not isinstance(value, dict):
         return None
     return value, len(tops[-1]) > len(value)
 
