@@ -8,6 +8,7 @@ Source: RFC 9209 §2.3 (tokens and their statuses); OpenAI's `Error` schema (mes
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -77,12 +78,20 @@ def without_frames(error: E) -> E:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong (or, as a warning, doubtful) in a policy file. Units: line and column count from 1."""
+    """One thing wrong (or, as a warning, doubtful) in a policy file. Units: line and column count from 1.
+
+    It is one line: what would not show, or begin another, is escaped where the message quotes it.
+    """
 
     message: str
     file: str = "-"
     line: int = 1
     column: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.message.isprintable():
+            shown = (each if each.isprintable() else json.dumps(each)[1:-1] for each in self.message)
+            object.__setattr__(self, "message", "".join(shown))
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}: {self.message}"

@@ -25,9 +25,14 @@ def flow(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(flow, value)) + "]"
     if isinstance(value, Expanded):
-        return value.source
+        return _line(value.source)
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _key(key: object) -> str:
-    return key if isinstance(key, str) else flow(key)
+    return _line(key) if isinstance(key, str) else flow(key)
+
+
+def _line(text: str) -> str:
+    """Return a text as it stands, in quotes where it would not stay on its line."""
+    return text if text.isprintable() else json.dumps(text)

@@ -51,7 +51,8 @@ def loads_or_is_faulty(load, text):
         faults = fault.faults
         shown = None
     assert faults or shown
-    assert all(fault.line >= 1 and fault.column >= 1 and fault.message for fault in faults)
+    assert all(fault.line >= 1 and fault.column >= 1 and fault.message.isprintable() for fault in faults)
+    assert all(fault.message for fault in faults)
     if shown:
         assert effective_text(load(shown, environ={"X": "1"})) == shown
 
